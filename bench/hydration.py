@@ -11,6 +11,7 @@ consumer of the same topic runs before and after, to measure the machine.
 from __future__ import annotations
 
 import argparse
+import struct
 import tempfile
 import threading
 import time
@@ -32,12 +33,26 @@ PARTITIONS = 4
 RECORDS = 2_000_000
 SQL = "SELECT key, value.name AS name, value.amount AS amount FROM records WHERE value.amount > 0"
 SCHEMA = "name STRING, status STRING, amount DOUBLE, city STRING"
+AVRO = """{"type": "record", "name": "Customer", "fields": [
+ {"name": "name", "type": "string"}, {"name": "status", "type": "string"},
+ {"name": "amount", "type": "double"}, {"name": "city", "type": "string"}, {"name": "pad", "type": "string"}]}"""
+"""The fields of the JSON records."""
 
 
 def fill(bootstrap: str, topic: str, count: int) -> None:
     topics.create(bootstrap, topic, PARTITIONS)
     value = b'{"name":"customer","status":"active","amount":12345.67,"city":"Munich","pad":"%012d"}'
     records = ((b"%016x" % (n * 2654435761 % 2**48), value % n) for n in range(count))
+    topics.produce(bootstrap, topic, records, **{"linger.ms": 50, "compression.type": "lz4"})
+
+
+def fill_avro(bootstrap: str, topic: str, count: int) -> None:
+    """Write the records of `fill` as Avro."""
+    topics.create(bootstrap, topic, PARTITIONS)
+    value = b"\x10customer\x0cactive" + struct.pack("<d", 12345.67) + b"\x0cMunich\x18%012d"
+    records = (
+        (b"%016x" % (n * 2654435761 % 2**48), value.replace(b"%012d", b"%012d" % n)) for n in range(count)
+    )
     topics.produce(bootstrap, topic, records, **{"linger.ms": 50, "compression.type": "lz4"})
 
 
@@ -117,6 +132,10 @@ def measure(directory: Path, quick: bool, count: int = RECORDS) -> Iterator[Resu
         yield Result("hydration", "realtime, 50 reads/s meanwhile", figures)
         spec = document("hydrate", kafka.bootstrap, value={"schema": SCHEMA}, transform={"sql": SQL})
         yield Result("hydration", "realtime, SQL", hydrate(directory / "sql", spec, count, reading=False))
+        fill_avro(kafka.bootstrap, "hydrate-avro", count)
+        value = {"format": "avro", "schemaFrom": {"inline": AVRO}}
+        spec = document("hydrate-avro", kafka.bootstrap, value=value)
+        yield Result("hydration", "realtime, Avro", hydrate(directory / "avro", spec, count, reading=False))
         yield Result(
             "hydration", "bare consumer, again", {"rows/s": bare_consumer(kafka.bootstrap, "hydrate", count)}
         )

@@ -80,6 +80,7 @@ def measure(_directory: Path, quick: bool) -> Iterator[Result]:
         codec=key_codec("string"),
         settings=SimpleNamespace(multi_get_keys_max=KEYS_MAX),
         spec=SimpleNamespace(value_format="json"),
+        encode_record=None,
     )
     for name, body in shapes():
 

@@ -19,6 +19,8 @@ from urllib.parse import urlsplit
 
 DEFAULT_PORT: Final = 8080
 ENV_PREFIX: Final = "QT_"
+REKEY_PORT: Final = 7078  # of the rekey job, for its executors
+REKEY_BLOCKS_PORT: Final = 7079  # of the rekey job and of each executor, for what Spark sends between them
 
 # Sockets inside NodeSettings.run_dir.
 ROW_SOCKET: Final = "rows.sock"  # JVM writer tasks → serve: slices of rows
@@ -129,6 +131,13 @@ class NodeSettings:
     group_key_format: str = ""
     """The format of group keys, where the view groups by other columns than the record key: `string`, `long` or `json`. Spark's
     types decide it, so what starts the nodes must have asked Spark. Empty: the view has no such groups."""
+
+    pod_address: str = ""
+    """The address of the pod of a rekey job, or of one of its executors, which the others connect to. Empty: the job starts its
+    executors itself, if it has any."""
+
+    rekey_host: str = ""
+    """The host of the rekey job that an executor connects to."""
 
     cache_dir: str = ""
     """The cache of jars and class archives. Empty: `$XDG_CACHE_HOME/queryable-topics`."""

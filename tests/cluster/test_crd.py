@@ -56,10 +56,10 @@ RULES: list[tuple[str, dict[str, Any]]] = [
     ("give either schema or schemaFrom", {"value": {"schema": "a INT", "schemaFrom": {"inline": "x"}}}),
     ("schema is for the json format", {"value": {"format": "string", "schema": "a INT"}}),
     ("avro and protobuf values need schemaFrom", {"value": {"format": "avro"}}),
-    ("exactly one of registryUrl, inline", {"value": {"format": "avro", "schemaFrom": {}}}),
+    ("give registryUrl, inline or configMapRef", {"value": {"format": "avro", "schemaFrom": {}}}),
     (
-        "exactly one of registryUrl, inline",
-        {"value": {"format": "avro", "schemaFrom": {"inline": "x", "registryUrl": "http://a"}}},
+        "give either inline or configMapRef",
+        {"value": {"format": "avro", "schemaFrom": {"inline": "x", "configMapRef": {"name": "a", "key": "b"}}}},
     ),
     ("the kind aggregate needs the field aggregate", view_of(kind="aggregate")),
     ("the kind aggregate needs the field aggregate", view_of(aggregate={"columns": [{"name": "c", "op": "count"}]})),

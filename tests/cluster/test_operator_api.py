@@ -81,7 +81,7 @@ def test_object_of_another_owner_is_unchanged(running: Running) -> None:
     running.start()
     running.apply("users")
     until(
-        lambda: "NameTaken" in running.namespace.kubectl("get", "qt", "users", "--output", "json"),
+        lambda: "NameTaken" in json.dumps(running.live("qt")["users"]),
         lambda: running.operator.log[-3000:],
     )
     assert running.namespace.get("service", "users") == before
@@ -90,13 +90,13 @@ def test_object_of_another_owner_is_unchanged(running: Running) -> None:
 def test_unsupported_spec_is_reported_and_blocks_no_other(running: Running) -> None:
     """The operator reports a spec that the schema accepts and this version does not support; other resources continue."""
     running.start()
-    running.apply("wrong", view={"indexes": [{"name": "by-user", "field": "user", "type": "string"}]})
+    running.apply("wrong", key={"format": "avro"})
     running.apply("right")
     running.settled("right")
     text = running.namespace.kubectl("get", "qt", "wrong", "--output", "json")
     conditions = {c["type"]: c for c in json.loads(text)["status"]["conditions"]}
     assert conditions["SpecValid"]["status"] == "False"
-    assert "spec.view.indexes" in conditions["SpecValid"]["message"]
+    assert "spec.key.format" in conditions["SpecValid"]["message"]
 
 
 def test_refused_request_causes_an_event(running: Running) -> None:

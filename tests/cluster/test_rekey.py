@@ -34,11 +34,16 @@ def example(name: str, **spec: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def view(platform: Platform) -> ViewOnCluster:
-    """Return the word count, with two nodes that both have every partition. A test deletes it."""
+    """Return the word count, with two nodes that both have every partition, and two executors. A test deletes it."""
     view = ViewOnCluster(platform, "word-count", "lines")
     platform.make_topic(view.topic)
     resources = {**SMALL["podTemplate"]["resources"], "rekey": REKEY}
-    two = {"replicas": 2, "standbyReplicas": 1, "podTemplate": {"resources": resources}}
+    two = {
+        "replicas": 2,
+        "standbyReplicas": 1,
+        "podTemplate": {"resources": resources},
+        "ingest": {"executors": 2},
+    }
     view.apply(example("word-count", **two))
     view.wait_until_available()
     return view
@@ -46,6 +51,15 @@ def view(platform: Platform) -> ViewOnCluster:
 
 def job(view: ViewOnCluster) -> str:
     return names.rekey_pod(view.name, int(view.active[1:]))
+
+
+def executor(view: ViewOnCluster, index: int) -> str:
+    return names.executor_pod(view.name, int(view.active[1:]), index)
+
+
+def runs(view: ViewOnCluster) -> int:
+    """Return how many runs the present process of the job has begun."""
+    return view.namespace.kubectl("logs", job(view), "--container", "rekey").count('"rekey-run"')
 
 
 def counts(view: ViewOnCluster, address: str) -> dict[str, int]:
@@ -95,18 +109,22 @@ def is_replaced(view: ViewOnCluster, pod: str, before: str) -> bool:
 
 
 def pods(view: ViewOnCluster) -> dict[str, Mapping[str, Any]]:
-    """Return the pods of the nodes and of the rekey job."""
+    """Return the pods of the nodes, of the rekey job and of its executors."""
     return {pod["metadata"]["name"]: pod for pod in view.live("pod")}
 
 
 def test_words_are_counted_exactly_while_pods_are_killed(view: ViewOnCluster) -> None:
-    """Every node has the exact count of each word after the rekey job and a node were killed during a flood of lines."""
+    """Every node has the exact count of each word after an executor, the rekey job and a node were killed during a flood of
+    lines."""
     expected: Counter[str] = Counter(["view", "view", "pod"])
     view.platform.produce(view.topic, {"first": "A view? The VIEW", "second": "of a pod"})
     (there,) = view.platform.clients("get", view.url, "view")
     assert (there["status"], there["value"]) == (200, {"n": 2})
 
     with flood(view, expected):
+        before = runs(view)
+        kill(view, executor(view, 0))
+        view.platform.eventually("the job has begun another run", lambda: runs(view) > before)
         kill(view, job(view), view.pod(1))
     view.wait_until_settled()
     assert sum(expected.values()) > 1000

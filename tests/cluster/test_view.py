@@ -109,7 +109,7 @@ def test_deletion_policy_decides_what_remains(dead_letters: ViewOnCluster) -> No
     view.delete()
     assert platform.in_kafka(application) == in_kafka
     assert {claim["metadata"]["uid"] for claim in view.live("pvc")} == volumes
-    platform.eventually("only the volumes remain", lambda: kinds_left(view) == {"persistentvolumeclaims"})
+    platform.eventually("only the volumes remain", lambda: kinds_left(view) == {"PersistentVolumeClaim"})
 
     view.apply({**SMALL, "onBadRecord": "DeadLetter"})
     view.wait_until_available()
@@ -122,15 +122,14 @@ def test_deletion_policy_decides_what_remains(dead_letters: ViewOnCluster) -> No
 
 def kinds_left(view: ViewOnCluster) -> set[str]:
     """Return the kinds with objects that have the view's label or refer to the view."""
-    listed = view.namespace.kubectl("api-resources", "--namespaced", "--verbs=list", "--output=name")
+    kinds = view.namespace.kubectl("api-resources", "--namespaced", "--verbs=list", "--output=name").split()
+    output = view.namespace.kubectl("get", ",".join(kinds), "--output=json")
+    found, _ = json.JSONDecoder().raw_decode(output)  # a warning about a deprecated kind may follow
     left = set()
-    for kind in listed.split():
-        output = view.namespace.kubectl("get", kind, "--output=json")
-        found, _ = json.JSONDecoder().raw_decode(output)  # a warning about a deprecated kind may follow
-        for live in found["items"]:
-            meta = live["metadata"]
-            owners = {(owner["kind"], owner["name"]) for owner in meta.get("ownerReferences", ())}
-            ours = meta.get("labels", {}).get("queryabletopics.io/view") == view.name
-            if ours or ("QueryableTopic", view.name) in owners:
-                left.add(kind)
+    for live in found["items"]:
+        meta = live["metadata"]
+        owners = {(owner["kind"], owner["name"]) for owner in meta.get("ownerReferences", ())}
+        ours = meta.get("labels", {}).get("queryabletopics.io/view") == view.name
+        if ours or ("QueryableTopic", view.name) in owners:
+            left.add(live["kind"])
     return left

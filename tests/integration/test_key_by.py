@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,16 @@ from tests.support.waiting import eventually
 SEED = 20261123
 USERS = 60
 ADDRESSES = 40  # fewer than users, so that some share one
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.ms": "500",
+    "min.cleanable.dirty.ratio": "0.01",
+}
 
 
-def user(dice: random.Random) -> tuple[bytes | None, bytes | None]:
+def user(dice: random.Random) -> tuple[bytes, bytes | None]:
     """Return the record of a user who has moved to another address, or is gone."""
-    key = None if dice.random() < 0.02 else f"u{dice.randrange(USERS)}".encode()
+    key = f"u{dice.randrange(USERS)}".encode()
     value: dict[str, Any] = {"email": f"User{dice.randrange(ADDRESSES)}@x", "name": str(dice.random())}
     if dice.random() < 0.05:
         value["deleted"] = True
@@ -53,50 +59,54 @@ def rows(system: System, node: int) -> dict[str, Any]:
     return {item["key"]: item["value"] for item in system.items(path, node)}
 
 
-def flood(bootstrap: str, topic: str, stop: threading.Event) -> None:
-    dice = random.Random(SEED)
-    client = topics.producer(bootstrap)
-    while not stop.is_set():
-        for _ in range(20):
-            key, value = user(dice)
-            client.produce(topic, key=key, value=value)
-        client.poll(0)
-        stop.wait(0.02)
-    assert client.flush(90) == 0
-
-
 def test_example_follows_users_through_kills(kafka: KafkaForTests, tmp_path: Path) -> None:
-    """Users are found by their addresses; with the job, serve and ingest killed while addresses change, both nodes show the
-    newest user of each address, and an address without a user is gone."""
+    """Users are found by their addresses; with the job, serve and ingest killed while addresses change and Kafka compacts the
+    topic, both nodes show the newest user of each address, and an address without a user is gone."""
     document = example("users-by-email.yaml", kafka.bootstrap)
     topic = document["spec"]["topic"] = "users-by-email"
     document["spec"] |= {"replicas": 2, "standbyReplicas": 1}
     topics.create(kafka.bootstrap, topic, 3)
     ann = [(b"u1", b'{"email": "Ann@x", "name": "Ann"}'), (b"u1", b'{"email": "ann@y", "name": "Ann"}')]
-    topics.produce(kafka.bootstrap, topic, ann)
-    stop, dice = threading.Event(), random.Random(SEED)
-    producing = threading.Thread(target=flood, args=(kafka.bootstrap, topic, stop))
+    nameless = (None, b'{"email": "nobody@x"}')  # which a compacted topic refuses
+    topics.produce(kafka.bootstrap, topic, [*ann, nameless])
+    first = topics.records(kafka.bootstrap, topic)
+    stop, dice, victims = threading.Event(), random.Random(SEED), random.Random(SEED)
+    users = iter(lambda: user(dice), None)
+    producing = threading.Thread(target=topics.flood, args=(kafka.bootstrap, topic, stop, users, 20))
     with running(document, tmp_path, nodes=2, wait=False) as system:
         eventually("the nodes run", (system.data / "run.json").exists, 180)
         system.wait_ready(2, seconds=180)
-        assert rows(system, 0) == {"ann@y": {"id": "u1", "email": "ann@y", "name": "Ann"}}
+        assert rows(system, 0) == {
+            "ann@y": {"id": "u1", "email": "ann@y", "name": "Ann"},
+            "nobody@x": {"id": None, "email": "nobody@x", "name": None},
+        }
+        topics.configure(kafka.bootstrap, topic, COMPACTED)
         producing.start()
         try:
             for victim in ("job", "serve", "ingest", "job"):
-                stop.wait(dice.uniform(0.5, 3.0))
+                stop.wait(victims.uniform(0.5, 3.0))
                 if victim == "job":
                     _kill_job(system)
                 else:
-                    system.kill(victim, node=dice.randrange(2))
+                    system.kill(victim, node=victims.randrange(2))
+            eventually("Kafka has compacted it", lambda: _compacted(kafka.bootstrap, topic), 20)
         finally:
             stop.set()
             producing.join(100)
         system.wait_ready(2, seconds=180)
-        expected = by_email(topics.records(kafka.bootstrap, topic))
+        log = {(each.partition, each.offset): each for each in first}
+        log |= {(each.partition, each.offset): each for each in topics.records(kafka.bootstrap, topic)}
+        expected = by_email(each for _, each in sorted(log.items()))
         for node in range(2):
             eventually(f"node {node} is fresh", lambda node=node: _is_fresh(system, node), 120)  # type: ignore[misc]
             assert rows(system, node) == expected
         assert [system.status(node)["rekey"]["state"] for node in range(2)] == ["streaming"] * 2
+
+
+def _compacted(bootstrap: str, topic: str) -> bool:
+    """Tell whether Kafka has removed records of each partition, so far that a reader misses most of them."""
+    read = Counter(each.partition for each in topics.records(bootstrap, topic))
+    return all(read[partition] < end / 2 for partition, end in topics.ends(bootstrap, topic).items())
 
 
 def _kill_job(system: System) -> None:

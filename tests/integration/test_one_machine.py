@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -43,7 +44,9 @@ def got(system: System, key: str, *options: object) -> Any:
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     with running(
-        resource("notes", "elsewhere:9092"), tmp_path_factory.mktemp("one-machine"), *OWN_KAFKA
+        resource("notes", "elsewhere:9092", view={"changes": True}),
+        tmp_path_factory.mktemp("one-machine"),
+        *OWN_KAFKA,
     ) as started:
         yield started
 
@@ -92,6 +95,23 @@ def test_deleted_key_is_not_found(system: System) -> None:
 
     assert (done.returncode, done.stdout) == (1, "")
     assert "position" in done.stderr
+
+
+def test_watch_prints_what_was_produced(system: System) -> None:
+    """`watch` begins at the first record, and goes on with what is produced meanwhile, deletions too."""
+    produced(system, "watched", '{"n": 1}')
+    command = [sys.executable, "-m", "queryable_app.cli", "watch", "--data", str(system.data), "watched"]
+    with subprocess.Popen(
+        [*command, "--from", "start", "--json"], stdout=subprocess.PIPE, text=True
+    ) as watching:
+        assert watching.stdout is not None
+        found = [json.loads(watching.stdout.readline())]
+        produced(system, "watched", '{"n": 2}')
+        produced(system, "--delete", "watched")
+        found += [json.loads(watching.stdout.readline()) for _ in range(2)]
+        watching.send_signal(signal.SIGINT)
+    assert [change["value"] for change in found] == [{"n": 1}, {"n": 2}, None]
+    assert [change["deleted"] for change in found] == [False, False, True]
 
 
 def test_unmet_position_is_exit_code_3(system: System) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.support.fold import LogRecord
@@ -36,6 +37,25 @@ def create(bootstrap: str, topic: str, partitions: int = 4, **config: str) -> No
         )
 
     eventually(f"{topic} has leaders", has_leaders, 20)
+
+
+def configure(bootstrap: str, topic: str, config: Mapping[str, str]) -> None:
+    """Change settings of the topic."""
+    client = admin(bootstrap)
+    entries: Any = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in config.items()
+    ]
+    wanted: Any = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+    client.incremental_alter_configs([wanted])[wanted].result(20)
+
+
+def truncate(bootstrap: str, topic: str, until: Mapping[int, int]) -> None:
+    """Delete the records of each partition before an offset."""
+    client = admin(bootstrap)
+    places = [TopicPartition(topic, partition, offset) for partition, offset in until.items()]
+    for deleted in client.delete_records(places).values():
+        deleted.result(20)
 
 
 def grow(bootstrap: str, topic: str, partitions: int) -> None:

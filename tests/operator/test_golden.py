@@ -1,4 +1,4 @@
-"""Every object of four views, whole, as in `golden/`.
+"""Every object of five views, whole, as in `golden/`.
 
 After a change that is meant: `WRITE_GOLDEN=1 .venv/bin/pytest tests/operator/test_golden.py`, and read the difference.
 """
@@ -21,6 +21,7 @@ SPECS: Mapping[str, Mapping[str, Any]] = {
     "small": {},
     "full": FULL,
     "rekeyed": {"view": WORDS},
+    "executors": {"view": WORDS, "ingest": {"executors": 2}},
     "ephemeral": {"storage": {"ephemeral": True, "size": "2Gi"}, "replicas": 2},
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -28,6 +28,9 @@ _NAME_FILE = "ROWS"
 _CHECKPOINT_FILE = "CURRENT"
 _UNSYNCED_BATCHES = 40
 
+_Before = dict[bytes, bytes | None]
+"""What was stored before a batch; None: nothing."""
+
 
 @dataclass(slots=True)
 class Rows:
@@ -37,10 +40,12 @@ class Rows:
     path: Path
     state: ReplicaState = field(default_factory=ReplicaState)
     rows: dict[bytes, bytes] = field(default_factory=dict)
+    entries: dict[bytes, bytes] = field(default_factory=dict)
+    """What is behind the rows of a latest-value view under another key."""
     clock: Clock = field(default_factory=Clock)
     sources: bytes = b""
     """The encoded source positions; empty: none."""
-    undo: deque[tuple[ReplicaState, Clock, bytes, dict[bytes, bytes | None]]] = field(
+    undo: deque[tuple[ReplicaState, Clock, bytes, _Before, _Before]] = field(
         default_factory=lambda: deque(maxlen=_UNSYNCED_BATCHES)
     )
     damaged: bool = False
@@ -52,12 +57,20 @@ class Rows:
 
     def lose_batches(self, batches: int) -> None:
         for _ in range(min(batches, len(self.undo))):
-            self.state, self.clock, self.sources, before = self.undo.pop()
-            for key, stored in before.items():
-                if stored is None:
-                    self.rows.pop(key, None)
-                else:
-                    self.rows[key] = stored
+            self.state, self.clock, self.sources, rows, entries = self.undo.pop()
+            _change(self.rows, rows)
+            _change(self.entries, entries)
+
+
+def _change(stored: dict[bytes, bytes], changes: Mapping[bytes, bytes | None]) -> _Before:
+    """Change what is stored, and return what was there before."""
+    before = {key: stored.get(key) for key in changes}
+    for key, value in changes.items():
+        if value is None:
+            stored.pop(key, None)
+        else:
+            stored[key] = value
+    return before
 
 
 class Disks:
@@ -67,13 +80,17 @@ class Disks:
         self._numbers = count(1)
         self._rows: dict[str, Rows] = {}
         self.note_creation: Callable[[Rows], None] = lambda rows: None
-        """Is called with each store that is made, with or without rows."""
+        """Is called with each store that is made, with or without rows, and with each that is emptied."""
+        self.note_loss: Callable[[], None] = lambda: None
+        """Is called with each store that is emptied."""
         self.refuses: Callable[[Path], bool] = lambda path: False
         """Whether nothing can be written there at present."""
         self.corruption_found: Callable[[], None] = lambda: None
         """Called when a read finds a replica to be corrupt."""
 
-    def open(self, path: Path, identity: Identity, memory: SharedMemory) -> SimulatedStore:
+    def open(
+        self, path: Path, identity: Identity, memory: SharedMemory, indexes: object = None
+    ) -> SimulatedStore:
         """Replace `Store.open`."""
         if self.refuses(path):
             raise StoreUnavailable(f"{path} cannot be opened (No space left on device)")
@@ -85,9 +102,8 @@ class Disks:
         else:
             rows = Rows(identity, path)
             if checkpoint.exists():
-                rows.state, rows.rows, rows.corrupt_keys, clock, rows.sources = pickle.loads(
-                    checkpoint.read_bytes()
-                )
+                copied = pickle.loads(checkpoint.read_bytes())
+                rows.state, rows.rows, rows.entries, rows.corrupt_keys, clock, rows.sources = copied
                 rows.clock = Clock.decode(clock)
                 checkpoint.unlink()
             name = str(next(self._numbers))
@@ -164,6 +180,14 @@ class SimulatedStore:
         finally:
             self._iterators -= 1
 
+    def multi_get_entries(self, keys: list[bytes]) -> list[bytes | None]:
+        self._must_be_open()
+        return [self.on_disk.entries.get(key) for key in keys]
+
+    def entries(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        self._must_be_open()
+        yield from sorted((k, v) for k, v in self.on_disk.entries.items() if start <= k < stop)
+
     def verify(self) -> None:
         self._must_be_open()
         if self.on_disk.corrupt_keys:
@@ -177,41 +201,51 @@ class SimulatedStore:
         deletes: Iterable[bytes] = (),
         clock: Clock | None = None,
         sources: SourcePositions | None = None,
-        entries: object = None,
+        entries: Iterable[tuple[bytes, bytes | None]] = (),
     ) -> None:
         disk = self.on_disk
         if state.position < disk.state.position:
             raise AssertionError(f"{self.path}: the position goes back to {state.position}")
-        self._write(deletes, dict(puts))
+        self._write({**dict.fromkeys(deletes), **dict(puts)}, dict(entries))
         disk.state, disk.clock = state, disk.clock if clock is None else clock
         if sources is not None:
             disk.sources, self.sources = sources.encode(), sources
 
     def delete(self, disk_keys: Iterable[bytes]) -> None:
-        self._write(disk_keys, {})
+        self._write(dict.fromkeys(disk_keys), {})
 
-    def _write(self, deletes: Iterable[bytes], puts: dict[bytes, bytes]) -> None:
-        """Write one batch, as far as it changes rows."""
+    def _write(self, rows: Mapping[bytes, bytes | None], entries: Mapping[bytes, bytes | None]) -> None:
+        """Write one batch, as far as it changes rows and entries. None deletes."""
         self._must_be_open()
         if self._refused or self._disks.refuses(self.path):
             self._refused = True  # as RocksDB: every later write too, until it is opened again
             raise StoreUnavailable(f"{self.path} cannot be written (No space left on device)")
-        disk, deleted = self.on_disk, list(deletes)
-        before = {key: disk.rows.get(key) for key in (*deleted, *puts)}
-        disk.undo.append((disk.state, disk.clock, disk.sources, before))
-        for key in deleted:
-            disk.rows.pop(key, None)
-        disk.rows.update(puts)
+        disk = self.on_disk
+        before = disk.state, disk.clock, disk.sources
+        disk.undo.append((*before, _change(disk.rows, rows), _change(disk.entries, entries)))
 
     def clear(self) -> None:
-        raise AssertionError("no data is lost from this world's log")
+        """Replace `Store.clear`."""
+        disk = self.on_disk
+        self._write(dict.fromkeys(disk.rows), dict.fromkeys(disk.entries))
+        disk.state, disk.clock, disk.sources = ReplicaState(), Clock(), b""
+        self.sources = None
+        self.set_topic_id("")
+        self._disks.note_creation(disk)
+        self._disks.note_loss()
+
+    def set_topic_id(self, topic_id: str) -> None:
+        self._must_be_open()
+        self.on_disk.identity = replace(self.on_disk.identity, topic_id=topic_id)
 
     def checkpoint(self, path: Path) -> None:
         self._must_be_open()
         path.mkdir(parents=True)
         disk = self.on_disk
         (path / _CHECKPOINT_FILE).write_bytes(
-            pickle.dumps((disk.state, disk.rows, disk.corrupt_keys, disk.clock.encode(), disk.sources))
+            pickle.dumps(
+                (disk.state, disk.rows, disk.entries, disk.corrupt_keys, disk.clock.encode(), disk.sources)
+            )
         )
 
     def cancel_compaction(self) -> None:

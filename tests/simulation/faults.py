@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from queryable_app.placement.assignment import DesiredPlacement
 from tests.simulation.controller_process import push_outdated
@@ -58,7 +59,11 @@ class Faults:
                 (self._second_job, 5),
                 (self._lose_batch, 5),
                 (self._repeat_batch, 3),
+                (self._slow_job, 4),
+                (self._truncate, 2),
             ]
+        if world.compacts:
+            self._kinds += [(self._compact, 10), (self._overtake, 10)]
 
     def begin(self) -> None:
         self._later(self._random.uniform(*self._between), self._next)
@@ -347,6 +352,46 @@ class Faults:
         for job in self._world.jobs.running[:1]:
             if job.writes is not None:
                 job.writes.repeats_batch = True
+
+    def _slow_job(self) -> None:
+        """Slow a job down, so that it is behind another one."""
+        for job in self._world.jobs.running[:1]:
+            job.slow = True
+            self._world.note(f"{job.process.name} reads slowly")
+            self._until(self._random.uniform(1, 9), partial(setattr, job, "slow", False))
+
+    def _overtake(self) -> None:
+        """Stop a job, and let another one pass it and end. Compact the source before the first one goes on with what it knows:
+        then it never sees some of the records that the other one has written."""
+        jobs = self._world.jobs
+        for job in jobs.running[:1]:
+            job.process.stop_signal()
+            self._world.note(f"{job.process.name} is stopped, and overtaken")
+            passing = jobs.start()
+            seconds = self._random.uniform(1.5, 4)
+            self._until(seconds, partial(jobs.kill, passing))
+            self._until(seconds + self._random.uniform(0.5, 4), partial(self._go_on, job))
+
+    def _go_on(self, job: RekeyJob) -> None:
+        for partition in range(self._world.partitions):
+            self._world.topic.compact(partition, self._world.topic.end(partition))
+        job.process.continue_signal()
+        self._restart_job()
+
+    # The topics of a rekeyed view.
+
+    def _truncate(self) -> None:
+        """Delete the first records of an internal partition, as someone with another tool may."""
+        ingested = self._world.ingested
+        partition = self._random.randrange(ingested.partitions)
+        ingested.truncate(partition, self._random.randint(0, ingested.end(partition)))
+        self._world.note(f"the internal partition {partition} begins at {ingested.starts[partition]}")
+
+    def _compact(self) -> None:
+        topic = self._world.topic
+        for partition in range(topic.partitions):
+            topic.compact(partition, self._random.randint(0, topic.end(partition)))
+        self._world.note("the source is compacted")
 
     # People.
 

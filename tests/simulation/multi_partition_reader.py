@@ -1,4 +1,4 @@
-"""Read over several partitions like an HTTP client: many keys at once, and exact counts.
+"""Read over several partitions like an HTTP client: many keys at once, exact counts, and pages of rows that match.
 
 Such a read may fail only while no reachable replica had the rows of some key.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 from queryable_app.serve.peers.client import PeerUnavailable
 from tests.simulation.checks import GuaranteeBroken, KeyAnswer, ReadRequest
@@ -24,10 +26,7 @@ class MultiPartitionReader(Reader):
     async def run(self) -> None:
         while True:
             await asyncio.sleep(self.random.expovariate(2))
-            if self.random.random() < 0.5:
-                await self._count()
-            else:
-                await self._multi_get()
+            await self.random.choice((self._multi_get, self._multi_get, self._count, self._search))()
 
     async def _multi_get(self) -> None:
         read_request = self.any_request()
@@ -57,17 +56,43 @@ class MultiPartitionReader(Reader):
                 f"{answer['count']} keys are counted, of {STABLE_KEYS} to {len(_KEYS)} that there are"
             )
 
+    async def _search(self) -> None:
+        """Read all pages of a scan whose conditions are true of every value. Each page may come from other nodes."""
+        found: list[str] = []
+        wanted = ["where=" + quote("$ is not null"), f"limit={self.random.randint(2, 12)}"]
+        cursor: list[str] = []
+        while True:
+            parameters = [*wanted, *cursor]
+            page = await self._ask(b"GET", "/v1/scan", ReadRequest(), _KEYS, parameters=parameters)
+            if page is None:
+                return
+            found += [item["key"] for item in page["items"]]
+            if page["cursor"] is None:
+                break
+            cursor = [f"cursor={page['cursor']}"]
+        if found != sorted(set(found)):
+            raise GuaranteeBroken(f"the pages have rows twice, or out of order: {found}")
+        missing = {stable_key(n).decode() for n in range(STABLE_KEYS)} - {*found}
+        if missing:
+            raise GuaranteeBroken(f"the pages lack {missing}")
+
     async def _ask(
-        self, method: bytes, path: str, read_request: ReadRequest, keys: list[bytes], body: bytes = b""
+        self,
+        method: bytes,
+        path: str,
+        read_request: ReadRequest,
+        keys: list[bytes],
+        body: bytes = b"",
+        parameters: Sequence[str] = (),
     ) -> dict[str, Any] | None:
         """Return the answer, or None if the read failed and no replica could have answered."""
         world, ordinal = self.world, self.any_node()
         began = asyncio.get_running_loop().time()
         begun = [begin_read(world, ordinal, key, read_request, began) for key in keys]
-        parameters = "&".join([*read_request.parameters(), f"deadline-ms={_DEADLINE_SECONDS * 1000:.0f}"])
+        of_read = [*parameters, *read_request.parameters(), f"deadline-ms={_DEADLINE_SECONDS * 1000:.0f}"]
         try:
             answer = await self.ask(
-                ordinal, f"{path}?{parameters}", began + _DEADLINE_SECONDS + 0.5, method, body
+                ordinal, f"{path}?{'&'.join(of_read)}", began + _DEADLINE_SECONDS + 0.5, method, body
             )
             status, document = answer.status, json.loads(answer.body)
         except PeerUnavailable as away:

@@ -19,6 +19,7 @@ from queryable_app.contract import NodeSettings
 from queryable_app.placement.assignment import Placement
 from queryable_app.policy.attempts import HedgeBudget
 from queryable_app.serve.base.background import Background, supervise
+from queryable_app.serve.feed.data_loss import check_topic
 from queryable_app.serve.node import Node
 from queryable_app.serve.process import server_config
 from queryable_app.serve.replication.assigned_replicas import AssignedReplicas
@@ -35,6 +36,7 @@ TOKEN = "simulated"
 CLIENT, PLACER = "client", "placer"  # hosts beside the nodes
 HEDGE_SHARE, HEDGE_BURST = 0.05, 1.0
 
+_TOPIC_ID = "topic-1"
 _SETTLE_SECONDS = 0.05
 _START_SECONDS = (0.05, 0.4)
 _RECORDS_MIN = 20  # a replica with fewer records is streamed
@@ -99,6 +101,7 @@ class Machine:
             "kafka": {"bootstrapServers": "kafka:9092"},
             "topic": SOURCE_TOPIC,
             "partitioner": self._partitioner,
+            "onDataLoss": "Rebuild",
             **self.view.spec,
         }
         spec_path = self.directory / "spec.json"
@@ -192,10 +195,13 @@ class Ingest:
         self._streams = []
         for partition in replicas.partitions_to_ingest():
             replica = replicas.by_partition[partition]
+            if replica.writable:
+                check_topic(replica, self._topic.observed(_TOPIC_ID), True, self._node.spec.on_data_loss)
             if not replica.writable:
                 continue
             replica.accepts_slices = True
-            self._streams.append(asyncio.create_task(self._stream(partition, max(0, replica.position))))
+            begin = max(self._topic.starts[partition], replica.position)
+            self._streams.append(asyncio.create_task(self._stream(partition, begin)))
         self._node.ingest_status.enter("streaming")
 
     async def _stream(self, partition: int, offset: int) -> None:
@@ -203,6 +209,9 @@ class Ingest:
         while True:
             await asyncio.sleep(feed.pause_seconds * self._random.uniform(0.5, 1.5))
             if feed.stalled or partition in feed.stalled_partitions or self._topic.away:
+                continue
+            if offset < self._topic.starts[partition]:  # its records are gone, so Spark ends the query
+                self.announce()
                 continue
             records: list[LogRecord] = []
             while offset < len(log) and len(records) < feed.batch_records:

@@ -29,6 +29,7 @@ from queryable_app.platform import clock as platform_clock
 from queryable_app.policy import failure_detector
 from queryable_app.policy.attempts import Attempts, HedgeBudget, Step
 from queryable_app.serve.store.store import Store
+from tests.simulation.disks import SimulatedStore
 from tests.simulation.topic import TopicConsumer
 from tests.simulation.world import World
 
@@ -74,10 +75,11 @@ def _replace_disks_and_kafka(patch: pytest.MonkeyPatch, world: World) -> None:
     def consumer(**_: Any) -> TopicConsumer:
         return TopicConsumer(world.topics, world.rng("kafka"))
 
-    def open_store(path: Path, identity: Any, memory: Any) -> Any:
-        return world.disks.open(path, identity, memory)
+    def open_store(path: Path, identity: Any, memory: Any, indexes: Any = None) -> Any:
+        return world.disks.open(path, identity, memory, indexes)
 
     world.disks.note_creation = world.invariants.note_creation
+    world.disks.note_loss = world.invariants.note_destruction
     for module in (queryable_app.serve.kafka.end_offsets, queryable_app.serve.kafka.gaps):
         patch.setattr(module, "AIOKafkaConsumer", consumer)
     # The few rows of a world come in several batches, as many rows do.
@@ -86,6 +88,7 @@ def _replace_disks_and_kafka(patch: pytest.MonkeyPatch, world: World) -> None:
         patch.setattr(peer_reads, "ROWS_MAX", 5)
     patch.setattr(queryable_app.serve.reads.covered_reads, "_FIRST_ROWS_MIN", 1)
     patch.setattr(Store, "open", staticmethod(open_store))
+    patch.setattr(Store, "clear", SimulatedStore.clear)  # which a replica calls by its class
     patch.setattr(queryable_app.serve.replication.replica_builder, "probe", world.disks.probe)
     patch.setattr(queryable_app.serve.store.replica, "random", world.rng("jitter").random)
 

@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 from collections.abc import Coroutine, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from queryable_app.contract import NODE_HEADER, REKEY_PATH
-from queryable_app.policy.source_positions import SourceStart, least_starts
+from queryable_app.ingest.rekey_nodes import ReplicaSources, replica_sources
+from queryable_app.policy.source_positions import SourceStart, least_starts, trusted_offsets
 from queryable_app.serve.peers.client import PeerClient, PeerUnavailable
-from queryable_app.wire.disk_format import ROW_HEADER_SIZE
 from queryable_app.wire.envelopes import MARKER_KEY, Envelope, encode_envelope
-from queryable_app.wire.partitioners import partition_for
 from tests.simulation.clock import Process
 from tests.simulation.nodes import TOKEN
-from tests.simulation.rekeyed_checks import groups_of
-from tests.simulation.views import contribution
+from tests.simulation.rekeyed_records import AggregateRecords, KeyedRecords, Message, WindowRecords
+from tests.support.fold import LogRecord
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -34,6 +33,9 @@ _ANSWER_SECONDS: Final = 2.0
 _MARKER_SECONDS: Final = 0.05
 _GAP_SECONDS: Final = 0.5
 _RETRY_SECONDS: Final = (0.1, 0.8)
+_READ_SECONDS: Final = (0.005, 0.03)
+_READ_SLOWLY_SECONDS: Final = (0.1, 0.6)
+_READ_RECORDS: Final = 20
 _FLUSH_SECONDS: Final = (0.001, 0.03)
 _KAFKA_AWAY_SECONDS: Final = 2.0
 """A producer gives up after that long."""
@@ -74,39 +76,42 @@ class RekeyJobs:
 
 class RekeyJob:
     def __init__(self, world: World, process: Process) -> None:
-        self._world = world
+        self.world = world
         self.process = process
-        self._random = world.rng("rekey job")
+        self.random = world.rng("rekey job")
         self._clients: dict[str, PeerClient] = {}
         self._run = 0
+        self.slow = False
+        """It reads one record at a time, with pauses."""
         self.writes: _Run | None = None
 
     async def run(self) -> None:
         while True:
-            self._world.note(f"{self.process.name}: {await self._run_once()}")
-            await asyncio.sleep(self._random.uniform(*_RETRY_SECONDS))
+            self.world.note(f"{self.process.name}: {await self._run_once()}")
+            await asyncio.sleep(self.random.uniform(*_RETRY_SECONDS))
 
     async def _run_once(self) -> str:
         """Run until the run ends, and return why."""
-        world = self._world
+        world = self.world
         if world.topic.away:
             return "Kafka is away"
-        replicas = [
-            (partition, [*map(SourceStart, offsets)], self._run in refused)
-            for partition, offsets, refused in await self._report("starting")
-        ]
-        starts = least_starts(replicas, world.partitions)
+        ends = [world.topic.end(partition) for partition in range(world.partitions)]
+        replicas = await self._report("starting")
+        refused = any(self._run in each.refused for each in replicas)
+        starts = least_starts(
+            [(each.partition, each.starts, self._run in each.refused) for each in replicas], world.partitions
+        )
         if starts is None:
             return "some partition has no replica that can be written"
-        least = [start.offset for start in starts]
-        self._run = self._random.getrandbits(62) + 1
-        writes = self.writes = _Run(world, self._random, self._run, least)
-        world.note(f"{self.process.name} begins run {self._run} at {least}")
+        self._run = self.random.getrandbits(62) + 1
+        records = self._records(starts, replicas, ends if refused else None)
+        writes = self.writes = _Run(self, self._run, starts, records)
+        world.note(f"{self.process.name} begins run {self._run} at {[(s.offset, s.row) for s in starts]}")
         tasks = [asyncio.ensure_future(work) for work in writes.parts()]
         try:
             while writes.failed is None:
                 await asyncio.sleep(_REPORT_SECONDS)
-                if any(self._run in refused for _, _, refused in await self._report("streaming")):
+                if any(self._run in each.refused for each in await self._report("streaming")):
                     return "a replica needs earlier records than this run has"
             return writes.failed
         finally:
@@ -114,12 +119,23 @@ class RekeyJob:
                 task.cancel()
             writes.abandon()
 
-    async def _report(self, state: str) -> Sequence[tuple[int, tuple[int, ...], frozenset[int]]]:
+    def _records(
+        self, starts: Sequence[SourceStart], replicas: Sequence[ReplicaSources], latest: Sequence[int] | None
+    ) -> AggregateRecords:
+        view, partitions = self.world.view, self.world.partitions
+        if view.kind == "keyed":
+            reached = [[start.offset for start in each.starts] for each in replicas]
+            return KeyedRecords(partitions, trusted_offsets(reached, latest), self.random)
+        if view.windowed:
+            return WindowRecords(partitions, view.windows, starts)
+        return AggregateRecords(partitions)
+
+    async def _report(self, state: str) -> Sequence[ReplicaSources]:
         """Report the state, and return the replicas of all nodes that answer."""
-        report = {"state": state, "detail": "", "run": self._run, "sourcePartitions": self._world.partitions}
+        report = {"state": state, "detail": "", "run": self._run, "sourcePartitions": self.world.partitions}
         body = json.dumps(report).encode()
-        replicas: list[tuple[int, tuple[int, ...], frozenset[int]]] = []
-        for address in self._world.placement.addresses:
+        replicas: list[ReplicaSources] = []
+        for address in self.world.placement.addresses:
             client = self._clients.setdefault(address, PeerClient(address))
             deadline = asyncio.get_running_loop().time() + _ANSWER_SECONDS
             try:
@@ -127,31 +143,31 @@ class RekeyJob:
             except PeerUnavailable:
                 continue
             if answer.status == 200:
-                replicas += [
-                    (each["partition"], tuple(each["sources"]), frozenset(each["refused"]))
-                    for each in json.loads(answer.body)["replicas"]
-                ]
+                replicas += map(replica_sources, json.loads(answer.body)["replicas"])
         return replicas
 
 
 class _Run:
     """Number and write what one run has to say."""
 
-    def __init__(self, world: World, choice: random.Random, run: int, covered: Sequence[int]) -> None:
-        self._world, self._random, self._run = world, choice, run
+    def __init__(
+        self, job: RekeyJob, run: int, starts: Sequence[SourceStart], records: AggregateRecords
+    ) -> None:
+        self._job, self._run, self._records = job, run, records
+        self._world, self._random = job.world, job.random
         self.failed: str | None = None
         self.loses_batch = False
         """The next batch with a row is lost, and the run goes on."""
         self.repeats_batch = False
         """The next batch with a row is written twice."""
-        partitions = world.partitions
-        self._next = list(covered)
-        self._sequence = [[0] * partitions for _ in covered]
-        self._marked = [[offset] * partitions for offset in covered]
+        partitions = self._world.partitions
+        self._next = [start.offset for start in starts]
+        self._sequence = [[0] * partitions for _ in starts]
+        self._marked = [[offset] * partitions for offset in self._next]
         self._queues: list[list[tuple[bytes, bytes]]] = [[] for _ in range(partitions)]
-        for source, offset in enumerate(covered):
+        for source, start in enumerate(starts):
             for to in range(partitions):
-                self._send(source, to, MARKER_KEY, offset, 0, 0, _SOURCE_ID)
+                self._mark(source, to, start.offset, start.row, _SOURCE_ID)
 
     def parts(self) -> list[Coroutine[Any, Any, None]]:
         partitions = range(self._world.partitions)
@@ -171,39 +187,38 @@ class _Run:
         topic = self._world.topic
         log = topic.records[source]
         while True:
-            await asyncio.sleep(self._random.uniform(0.005, 0.03))
+            slow = self._job.slow
+            await asyncio.sleep(self._random.uniform(*(_READ_SLOWLY_SECONDS if slow else _READ_SECONDS)))
             offset = self._next[source]
-            records = [record for record in log[offset : offset + 20] if record is not None]
-            if topic.away or not records:
-                if offset < len(log) and not topic.away:
-                    await self._skip_gap(source, offset)
-                continue
+            records = [] if topic.away else _records_from(log, offset, 1 if slow else _READ_RECORDS)
+            if not records and offset < len(log) and not topic.away:
+                await self._skip_gap(source, offset)
             for record in records:
-                rows = groups_of(record)
-                for row, (key, serial) in enumerate(rows):
-                    if self._random.random() < 0.02:
-                        await asyncio.sleep(0.002)  # markers may come between the rows of a record
-                    to = partition_for(key, "murmur2", self._world.partitions)
-                    added = contribution(0, record.timestamp_ms, serial)[ROW_HEADER_SIZE:]
-                    self._send(source, to, key, record.offset, row, len(rows), added)
-                    if row + 1 == len(rows):
-                        self._marked[source][to] = record.offset + 1
-                self._next[source] = record.offset + 1
+                await self._write(source, record)
+
+    async def _write(self, source: int, record: LogRecord) -> None:
+        for message in self._records.messages(record):
+            if message.row > 0 and self._random.random() < 0.1:
+                await asyncio.sleep(0.06)  # markers may come between the rows of a record
+            self._send(source, message)
+            if message.row + 1 == message.rows:
+                self._marked[source][message.to] = record.offset + 1
+        self._next[source] = record.offset + 1
 
     async def _skip_gap(self, source: int, offset: int) -> None:
         """Move over offsets without a record, once the run has stood there for a while."""
         await asyncio.sleep(_GAP_SECONDS)
         log = self._world.topic.records[source]
-        reached = next((o for o in range(offset, len(log)) if log[o] is not None), len(log))
-        self._next[source] = max(self._next[source], reached)
+        found = _records_from(log, offset, 1)
+        self._next[source] = max(self._next[source], found[0].offset if found else len(log))
 
     async def _write_markers(self) -> None:
         while True:
             await asyncio.sleep(_MARKER_SECONDS)
             for source, offset in enumerate(self._next):
                 for to, marked in enumerate(self._marked[source]):
-                    if marked < offset:
-                        self._send(source, to, MARKER_KEY, offset, 0, 0, b"")
+                    if marked < offset and self._records.may_mark(source, offset):
+                        self._mark(source, to, offset)
                         self._marked[source][to] = offset
 
     async def _flush(self, to: int) -> None:
@@ -236,9 +251,19 @@ class _Run:
         for key, value in batch:
             self._world.ingested.append(to, key, value, now_ms)
 
-    def _send(self, source: int, to: int, key: bytes, offset: int, row: int, rows: int, added: bytes) -> None:
+    def _mark(self, source: int, to: int, offset: int, row: int = 0, content: bytes = b"") -> None:
+        now_ms = self._world.scheduler.wall_ns() // 1_000_000
+        self._send(source, Message(to, MARKER_KEY, offset, row, 0, now_ms, content))
+
+    def _send(self, source: int, message: Message) -> None:
+        to, key, offset, row, rows, timestamp_ms, content = message
         sequence = self._sequence[source][to]
         self._sequence[source][to] += 1
-        now_ms = self._world.scheduler.wall_ns() // 1_000_000
-        envelope = Envelope(source, offset, row, rows, self._run, sequence, now_ms)
-        self._queues[to].append((key, encode_envelope(envelope, added)))
+        envelope = Envelope(source, offset, row, rows, self._run, sequence, timestamp_ms)
+        prefix = self._records.prefix(source, to, offset)
+        self._queues[to].append((key, encode_envelope(envelope, prefix + content)))
+
+
+def _records_from(log: Sequence[LogRecord | None], offset: int, count: int) -> Sequence[LogRecord]:
+    """Return the next records. Offsets without one are skipped only if a record follows."""
+    return [*islice((record for record in log[offset:] if record is not None), count)]

@@ -13,22 +13,7 @@ from itertools import product
 from queryable_app.wire.envelopes import decode_envelope
 from tests.simulation.checks import GuaranteeBroken, KeyAnswer
 from tests.simulation.topic import Topic
-from tests.simulation.views import shown
-from tests.simulation.writer_keys import CHANGING_KEYS, changing_key
-from tests.support.fold import LogRecord
-
-
-def groups_of(record: LogRecord) -> Sequence[tuple[bytes, int]]:
-    """Return the rows of a record: group and number. Some add to two groups, and some twice to one."""
-    if record.key is None or record.value is None:
-        return ()
-    serial = int(record.value)
-    rows = [(record.key, serial)]
-    if serial % 4 == 0:
-        rows.append((changing_key(serial % CHANGING_KEYS), serial))
-    if serial % 6 == 0:
-        rows.append((record.key, serial))
-    return rows
+from tests.simulation.views import groups_of, shown
 
 
 class SourceRows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from queryable_app.aggregates.clock import NO_TIME_MS
@@ -12,6 +13,9 @@ from queryable_app.serve.reads.window_rows import WindowRows
 from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.disk_format import decode_row
 from tests.simulation.checks import GuaranteeBroken
+from tests.simulation.keyed_checks import last_rows
+from tests.simulation.rekeyed_checks import SourceRows
+from tests.simulation.rekeyed_windows import grouped_windows_at, without_order
 from tests.simulation.views import shown
 from tests.simulation.window_reader import found_windows, windows_at
 from tests.simulation.world import World
@@ -45,7 +49,9 @@ def _rows(world: World, node: Node, replica: Replica) -> dict[Any, Any]:
             [progress_of(replica, 0)], False
         )
         items = [json.loads(line) for _, line in lines([(key, replica.partition, row) for key, row in rows])]
-        return found_windows(items) | {"late": replica.late_records, "clock": replica.max_event_ms}
+        found = found_windows(items)
+        found = without_order(found) if world.view.rekeyed else found
+        return found | {"late": replica.late_records, "clock": replica.max_event_ms}
     render = node.render or (lambda value: value)
     values = {key: decode_row(stored).value for key, stored in rows}
     return {key: json.loads(render(value)) for key, value in values.items() if value is not None}
@@ -53,14 +59,14 @@ def _rows(world: World, node: Node, replica: Replica) -> dict[Any, Any]:
 
 def _expected(world: World, partition: int) -> dict[Any, Any]:
     topic, view = world.topic, world.view
-    if view.kind == "windows":
-        folded = windows_at(topic, view, partition, topic.end(partition))
-        clock = NO_TIME_MS if folded.watermark is None else folded.watermark + view.rules.grace
-        return folded.items(view.rules) | {"late": folded.late, "clock": clock}
-    expected: dict[Any, Any] = {}
     ends = {each: topic.end(each) for each in range(topic.partitions)}
+    if view.windowed:
+        return _expected_windows(world, partition, ends)
+    if view.kind == "keyed":
+        return {key: json.loads(value) for key, value in last_rows(topic, partition).items()}
+    expected: dict[Any, Any] = {}
     for key in ALL_KEYS:
-        if view.rekeyed:
+        if isinstance(world.source_rows, SourceRows) and view.rekeyed:
             (serials,) = world.source_rows.expected(key, ends)
             if serials and topic.partition_of(key) == partition:
                 expected[key] = json.loads(shown(serials, False))
@@ -69,3 +75,21 @@ def _expected(world: World, partition: int) -> dict[Any, Any]:
             if row is not None and row.value is not None:
                 expected[key] = json.loads(row.value)
     return expected
+
+
+def _expected_windows(world: World, partition: int, ends: Mapping[int, int]) -> dict[Any, Any]:
+    topic, view = world.topic, world.view
+    if view.rekeyed:
+        folded = grouped_windows_at(topic, view, ends)
+        here = {
+            window: item
+            for window, item in folded.items(view.rules).items()
+            if topic.partition_of(window[0]) == partition
+        }
+        items = without_order(here)
+        late = sum(count for key, count in folded.late_of.items() if topic.partition_of(key) == partition)
+    else:
+        folded = windows_at(topic, view, partition, ends[partition])
+        items, late = folded.items(view.rules), folded.late
+    clock = NO_TIME_MS if folded.watermark is None else folded.watermark + view.rules.grace
+    return items | {"late": late, "clock": clock}

@@ -80,7 +80,7 @@ class _Run:
         world.reconcile_machines()
         self._wait("all replicas are complete", _START_SECONDS, self._all_complete)
         world.ready = True
-        windows = world.view.kind == "windows"
+        windows = world.view.windowed
         reader = WindowReader if windows else PlainReader
         plain = [reader(world, f"plain{n}") for n in range(2)]
         others: list[Reader] = []

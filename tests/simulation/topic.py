@@ -1,13 +1,14 @@
 """Simulate the topic: its records, when readers could see them, and a consumer.
 
-A partition's list has a record or None at each offset. None is a transaction marker or a record of an aborted transaction.
+A partition's list has a record or None at each offset. None is a transaction marker, a record of an aborted transaction, or a
+record that was compacted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 
+from queryable_app.contract import ObservedTopic
 from queryable_app.wire.partitioners import partition_for
 from tests.simulation.clock import Scheduler
 from tests.support.fold import LogRecord
@@ -34,6 +36,10 @@ class Topic:
         self._scheduler = scheduler
         self._row_after = row_after
         self.records: list[list[LogRecord | None]] = [[] for _ in range(partitions)]
+        self.written: list[list[LogRecord]] = [[] for _ in range(partitions)]
+        """All records that were ever written, also those that were compacted since."""
+        self.starts = [0] * partitions
+        """The earliest offset of each partition. Earlier records were deleted from outside."""
         self._grown: list[list[tuple[float, int]]] = [[] for _ in range(partitions)]
         self.of_key: dict[bytes, list[LogRecord]] = {}
         """The row of each key after each of its records, in the order in which they were written."""
@@ -57,6 +63,7 @@ class Topic:
         offset = len(log)
         record = LogRecord(partition, offset, timestamp_ms, key, value)
         log.append(record)
+        self.written[partition].append(record)
         if key is not None:
             before = self._records_of_key.setdefault(key, [])
             row = self._row_after(before, record)
@@ -72,6 +79,29 @@ class Topic:
         """Append an aborted transaction."""
         self.records[partition] += [None] * offsets
         self._grown[partition].append((self._scheduler.now, len(self.records[partition])))
+
+    def written_at(self, partition: int, offset: int) -> LogRecord:
+        """Return a record, also if it was compacted since."""
+        written = self.written[partition]
+        return written[bisect_left(written, offset, key=lambda record: record.offset)]
+
+    def compact(self, partition: int, until: int) -> None:
+        """Remove the records before an offset that a later one before it replaces. The last one of a key stays."""
+        log = self.records[partition]
+        last = {record.key: record.offset for record in log[:until] if record is not None}
+        for offset, record in enumerate(log[:until]):
+            if record is not None and record.key is not None and last[record.key] > offset:
+                log[offset] = None
+
+    def truncate(self, partition: int, until: int) -> None:
+        """Delete the records before an offset."""
+        self.starts[partition] = max(self.starts[partition], until)
+
+    def observed(self, topic_id: str) -> ObservedTopic:
+        """Return what ingest sees of the topic."""
+        partitions = range(self.partitions)
+        ends = {partition: self.end(partition) for partition in partitions}
+        return ObservedTopic(topic_id, self.partitions, dict(enumerate(self.starts)), ends)
 
     def end(self, partition: int) -> int:
         return len(self.records[partition])
@@ -118,7 +148,7 @@ class TopicConsumer:
 
     async def beginning_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         await self._ask()
-        return dict.fromkeys(partitions, 0)
+        return {where: self._topics[where.topic].starts[where.partition] for where in partitions}
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         pass

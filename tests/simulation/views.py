@@ -2,7 +2,7 @@
 
 Strategy: the oracles fold the records of the log with plain Python numbers. The row of an aggregate follows from the records of
 its key so far. So the topic of a view by record key has, for each record, the row that a read then shows: `row_after`. Windows
-and rekeyed views are folded when a read is checked (`window_reader`, `rekeyed_checks`).
+and rekeyed views are folded when a read is checked (`window_reader`, `rekeyed_checks`, `keyed_checks`).
 """
 
 from __future__ import annotations
@@ -12,16 +12,26 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
+from queryable_app.aggregates.windows import Windows
+from queryable_app.config.aggregates import parse_view_aggregate
 from queryable_app.wire import contributions
 from queryable_app.wire.disk_format import Row, encode_row
 from queryable_app.wire.row_frames import DROPPED, NULL_KEY, ROW, SliceRow
+from tests.simulation.writer_keys import CHANGING_KEYS, changing_key
 from tests.support import windows as window_oracle
 from tests.support.fold import LogRecord
 from tests.support.windows import Rules
 
-Kind = Literal["latest", "aggregate", "windows", "rekeyed"]
+Kind = Literal["latest", "aggregate", "windows", "rekeyed", "rekeyed windows", "keyed"]
 
-_KINDS: Final[Mapping[Kind, int]] = {"latest": 5, "aggregate": 2, "windows": 2, "rekeyed": 3}
+_KINDS: Final[Mapping[Kind, int]] = {
+    "latest": 5,
+    "aggregate": 2,
+    "windows": 2,
+    "rekeyed": 2,
+    "rekeyed windows": 2,
+    "keyed": 2,
+}
 _GROUP: Final = "city"
 _TYPES: Final = "-ll"
 _PRESENT: Final = 2
@@ -54,18 +64,30 @@ class View:
         drawn = choice.choices([*_KINDS], [*_KINDS.values()])[0]
         self.kind: Kind = kind or drawn
         self.rules, self._window = choice.choice(_WINDOWS)
+        self.rekeyed = self.kind in ("rekeyed", "rekeyed windows", "keyed")
+        """Whether the view has other keys than the record keys, and so a rekey job."""
+        self.windowed = self.kind in ("windows", "rekeyed windows")
 
     @property
-    def rekeyed(self) -> bool:
-        return self.kind == "rekeyed"
+    def windows(self) -> Windows:
+        """Return the windows of the view as the product has them."""
+        spec = parse_view_aggregate(self.spec["view"])
+        assert spec is not None
+        assert spec.window is not None
+        return Windows(spec.window)
 
     @property
     def spec(self) -> dict[str, Any]:
         """Return the field `view` of the resource."""
         if self.kind == "latest":
             return {}
-        if self.kind == "windows":
-            return {"view": window_oracle.view(**self._window)}
+        if self.kind == "keyed":
+            return {"view": {"keyBy": [_GROUP]}}
+        if self.windowed:
+            view = window_oracle.view(**self._window)
+            if self.rekeyed:
+                view["aggregate"]["groupBy"] = [_GROUP]
+            return {"view": view}
         aggregate: dict[str, Any] = {"columns": _COLUMNS + ([] if self.rekeyed else _ORDERED)}
         if self.rekeyed:
             aggregate["groupBy"] = [_GROUP]
@@ -73,13 +95,13 @@ class View:
 
     def value(self, serial: int, now_ms: int, choice: random.Random) -> bytes:
         """Return the value of a record: its number, and where windows are, its event time."""
-        return b"%d,%d" % (serial, _event_ms(now_ms, choice)) if self.kind == "windows" else b"%d" % serial
+        return b"%d,%d" % (serial, _event_ms(now_ms, choice)) if self.windowed else b"%d" % serial
 
     def row_after(self, before: Sequence[LogRecord], record: LogRecord) -> LogRecord | None:
         """Return the row that a key has after a record, given its records before; None: the record changes nothing."""
-        if self.kind == "latest" or self.rekeyed:
+        if self.kind == "latest":
             return record
-        if record.value is None or self.kind == "windows":
+        if record.value is None or self.windowed or self.rekeyed:
             return None
         serials = [int(each.value) for each in (*before, record) if each.value is not None]
         return LogRecord(
@@ -90,7 +112,7 @@ class View:
         """Return the row of a record as the writer sends it."""
         if record.key is None:
             return SliceRow(b"", b"", NULL_KEY, record.offset)
-        if self.kind in ("latest", "rekeyed"):  # the records of an internal topic are taken as they are
+        if self.kind == "latest" or self.rekeyed:  # the records of an internal topic are taken as they are
             stored = encode_row(Row(record.offset, record.timestamp_ms, 0, record.value))
         elif record.value is None:
             return SliceRow(record.key, b"", DROPPED, record.offset)
@@ -132,6 +154,27 @@ def window_record(record: LogRecord) -> window_oracle.Record:
     assert record.value is not None
     serial, event_ms = map(int, record.value.split(b","))
     return window_oracle.Record(record.key, event_ms, serial if serial % 7 else None)  # its sums fit
+
+
+def window_rows(record: LogRecord) -> Sequence[window_oracle.Record]:
+    """Return the rows of a record in a rekeyed view with windows."""
+    if record.key is None or record.value is None:
+        return ()
+    own = window_record(record)
+    return [own._replace(key=key) for key, _ in groups_of(record)]
+
+
+def groups_of(record: LogRecord) -> Sequence[tuple[bytes, int]]:
+    """Return the rows of a record: group and number. Some add to two groups, and some twice to one."""
+    if record.key is None or record.value is None:
+        return ()
+    serial = int(record.value.split(b",")[0])
+    rows = [(record.key, serial)]
+    if serial % 4 == 0:
+        rows.append((changing_key(serial % CHANGING_KEYS), serial))
+    if serial % 6 == 0:
+        rows.append((record.key, serial))
+    return rows
 
 
 def _amount(serial: int) -> int | None:

@@ -12,12 +12,10 @@ from queryable_app.wire.http_text import parse_positions
 from queryable_app.wire.times import parse_time
 from tests.simulation.checks import GuaranteeBroken, ReadRequest, check_freshness
 from tests.simulation.readers import PlainReader
+from tests.simulation.rekeyed_windows import Found, check_grouped_windows
 from tests.simulation.topic import Topic
 from tests.simulation.views import View, window_record
 from tests.support.windows import Expected, Record, expected
-
-Found = dict[tuple[bytes, int, int], tuple[bool, dict[str, Any]]]
-"""Key, start and end → whether the window is final, and its value."""
 
 
 class WindowReader(PlainReader):
@@ -35,8 +33,11 @@ class WindowReader(PlainReader):
         found = found_windows(json.loads(answer.body)["items"])
         positions = parse_positions(headers["qt-position"]) or {}
         check_freshness(self.world.topic, read_request, positions, began)
-        partition = self.world.topic.partition_of(key)
         self.world.note(f"{len(found)} windows of {key.decode()} {read_request.consistency} {positions}")
+        if self.world.view.rekeyed:
+            check_grouped_windows(self.world.topic, self.world.view, key, positions, found)
+            return
+        partition = self.world.topic.partition_of(key)
         check_windows(self.world.topic, self.world.view, partition, key, positions[partition], found)
 
 

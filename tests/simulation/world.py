@@ -21,6 +21,7 @@ from tests.simulation.clock import Process, Scheduler
 from tests.simulation.controller_process import ControllerProcess
 from tests.simulation.disks import Disks, Rows
 from tests.simulation.invariants import Invariants
+from tests.simulation.keyed_checks import KeyedRows
 from tests.simulation.network import Network
 from tests.simulation.nodes import (
     APPLICATION_ID,
@@ -64,7 +65,9 @@ class World:
         self.topics = {SOURCE_TOPIC: self.topic}
         if self.view.rekeyed:
             self.topics[internal_topic(APPLICATION_ID)] = self.ingested
-        self.source_rows = SourceRows(self.topic)
+        self.source_rows = KeyedRows(self.topic) if self.view.kind == "keyed" else SourceRows(self.topic)
+        self.compacts = self.view.kind == "keyed" and choice.random() < 0.6
+        """The source topic is compacted at times."""
         self.jobs = RekeyJobs(self)
         self.disks = Disks()
         self.disks.refuses = self._refuses_writes
@@ -96,7 +99,7 @@ class World:
         self.placer = ControllerProcess(self.placement, self.wanted, self._stepped)
         self.note(
             f"world: {self.view.kind}, {nodes} nodes, {self.partitions} partitions, {replicas} replicas, "
-            f"mixed={self.mixed}"
+            f"mixed={self.mixed}, compacts={self.compacts}"
         )
 
     def _refuses_writes(self, path: Path) -> bool:

@@ -30,7 +30,8 @@ class Writer:
             self._world.topic.skip(self._random.randrange(self._world.partitions), self._random.randint(1, 4))
         if choice < 0.06:
             partition = self._random.randrange(self._world.partitions)
-            return partition, self._world.topic.append(partition, None, b"0", self._now_ms())
+            self._serial += 1
+            return partition, self._world.topic.append(partition, None, b"%d" % self._serial, self._now_ms())
         if choice < 0.4:
             return self.write(stable_key(self._random.randrange(STABLE_KEYS)))
         key = changing_key(self._random.randrange(CHANGING_KEYS))
@@ -39,8 +40,10 @@ class Writer:
     def write(self, key: bytes, deletes: bool = False) -> tuple[int, int]:
         world = self._world
         partition = world.topic.partition_of(key)
+        if world.view.kind == "keyed" and self._random.random() < 0.8:
+            partition = sum(key) % world.partitions  # most record keys are in one partition
         # The records of a group lie anywhere in the source of a rekeyed view.
-        if world.view.rekeyed or (world.mixed and self._random.random() < 0.3):
+        elif world.view.rekeyed or (world.mixed and self._random.random() < 0.3):
             partition = self._random.randrange(world.partitions)
         self._serial += 1
         value = None if deletes else world.view.value(self._serial, self._now_ms(), self._random)

@@ -6,15 +6,31 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from queryable_operator.spec import names
+
 CRD_FILE = Path(__file__).parents[2] / "crds" / "queryabletopic.yaml"
 _TOPICS = "/apis/queryabletopics.io/v1alpha1/namespaces/{}/queryabletopics"
+_PATHS = {
+    "configmap": "api/v1/configmaps",
+    "event": "api/v1/events",
+    "networkpolicy": "apis/networking.k8s.io/v1/networkpolicies",
+    "pdb": "apis/policy/v1/poddisruptionbudgets",
+    "pod": "api/v1/pods",
+    "poddisruptionbudget": "apis/policy/v1/poddisruptionbudgets",
+    "pvc": "api/v1/persistentvolumeclaims",
+    "qt": f"apis/{names.API_VERSION}/{names.PLURAL}",
+    "secret": "api/v1/secrets",
+    "service": "api/v1/services",
+    "serviceaccount": "api/v1/serviceaccounts",
+    "statefulset": "apis/apps/v1/statefulsets",
+}
 
 
 class Refused(Exception):
@@ -51,6 +67,15 @@ class Namespace:
         """Return the output of kubectl; raise `Refused` with its error message."""
         return kubectl("--namespace", self.name, *arguments, stdin=stdin, timeout=timeout)
 
+    def path(self, kind: str) -> str:
+        """Return the path of the objects of a kind."""
+        group, _, plural = _PATHS[kind].rpartition("/")
+        return f"/{group}/namespaces/{self.name}/{plural}"
+
+    def listed(self, kind: str, name: str = "", **parameters: str) -> Any:
+        """List directly from the API server, since one kubectl per look would cost more than the objects."""
+        return self.api.get(f"{self.path(kind)}{name}", params=parameters).raise_for_status().json()
+
     def get(self, kind: str, name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.kubectl("get", kind, name, "--output", "json"))
         return found
@@ -69,10 +94,15 @@ class Namespace:
 
     def release_resources(self) -> None:
         """Remove the finalizers that no operator removes, so that the namespace can be deleted."""
-        listed = self.kubectl("get", "qt", "--output=name", "--ignore-not-found")
-        for name in (word for word in listed.split() if "/" in word):
-            with suppress(Refused):  # the resource was deleted meanwhile
-                self.kubectl("patch", name, "--type=merge", "--patch", '{"metadata":{"finalizers":null}}')
+        for live in self.listed("qt")["items"]:
+            answer = self.api.patch(
+                f"{self.path('qt')}/{live['metadata']['name']}",
+                json={"metadata": {"finalizers": None}},
+                headers={"content-type": "application/merge-patch+json"},
+            )
+            assert answer.is_success or answer.status_code == 404, (
+                answer.text
+            )  # 404: it was deleted meanwhile
 
 
 def kubectl(*arguments: str, stdin: str | None = None, timeout: float = 60) -> str:

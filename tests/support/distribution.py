@@ -15,7 +15,13 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 _ON_ONE_WORKER: Final = ("tests/cluster/", "tests/chart/")
-_FIRST: Final = (*_ON_ONE_WORKER, "tests/integration/", "tests/app/ingest/", "tests/app/serve/")
+_FIRST: Final = (
+    *_ON_ONE_WORKER,
+    "tests/integration/",
+    "tests/operator/histories/",
+    "tests/app/ingest/",
+    "tests/app/serve/",
+)
 _WORKERS_MAX: Final = 5
 
 

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class KafkaForTests(EmbeddedKafka):
-    more_settings: Mapping[str, str] = {}
+    more_settings: Mapping[str, str] = {"log.cleaner.backoff.ms": "500"}  # the default waits 15 s
     """Over those that it has; to be set before it is started."""
 
     @property

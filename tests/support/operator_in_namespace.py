@@ -72,9 +72,8 @@ class Running:
 
     def live(self, kind: str) -> dict[str, dict[str, Any]]:
         """Return the objects with our label, by name."""
-        selector = f"--selector={names.VIEW_LABEL}" if kind != "qt" else "--ignore-not-found"
-        text = self.namespace.kubectl("get", kind, selector, "--output", "json")
-        items = json.loads(text)["items"] if text.strip() else []
+        ours = {"labelSelector": names.VIEW_LABEL} if kind != "qt" else {}
+        items = self.namespace.listed(kind, **ours)["items"]
         return {item["metadata"]["name"]: item for item in items}
 
     def missing(self, view: str) -> set[str]:
@@ -120,10 +119,8 @@ class Running:
         until(writes_nothing, lambda: str(self.proxy.writes[-10:]))
 
     def events(self, reason: str) -> list[str]:
-        text = self.namespace.kubectl(
-            "get", "events", f"--field-selector=reason={reason}", "--output", "json"
-        )
-        return [item["message"] for item in json.loads(text)["items"]]
+        items = self.namespace.listed("event", fieldSelector=f"reason={reason}")["items"]
+        return [item["message"] for item in items]
 
 
 def until(condition: Callable[[], object], story: Callable[[], str], seconds: float = 60) -> None:

@@ -48,7 +48,7 @@ class OperatorProcess:
         return int(re.findall(r"are at port (\d+)", self.log)[-1])
 
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(f"http://127.0.0.1:{self.port}{path}", trust_env=False, timeout=30)
+        return httpx.get(f"http://127.0.0.1:{self.port}{path}", trust_env=False, timeout=30, verify=False)
 
     def metrics(self) -> Mapping[str, float]:
         lines = [line.rpartition(" ") for line in self.get("/metrics").text.splitlines() if line[:1] != "#"]

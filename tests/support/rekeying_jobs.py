@@ -76,8 +76,47 @@ class Source:
         return [each for partition in self.by_partition for each in partition]
 
 
+class Places:
+    """Remember where a run has written the newest row of each record key of one source partition, as `KeyPlaces` does."""
+
+    def __init__(self, partitions: int, trusted: int, keys_max: int) -> None:
+        self._partitions = partitions
+        self._trusted = trusted
+        self._keys_max = keys_max
+        self._places: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        self._complete = trusted == 0
+        self._relies_from: list[int | None] = [None] * partitions
+
+    def move(self, record_key: bytes, offset: int, to: int) -> list[int]:
+        """Note where the record of a key goes. Return the other partitions that must be told that it has left."""
+        known = self._places.get(record_key)
+        if known is None and self._complete:
+            known = NOWHERE, 0
+        told = []
+        for other in range(self._partitions):
+            if other == to:
+                continue
+            if known is None or known[0] == other:
+                told.append(other)
+            else:
+                relies_from = self._relies_from[other]
+                self._relies_from[other] = known[1] if relies_from is None else min(relies_from, known[1])
+        if offset >= self._trusted:
+            self._places[record_key] = to, offset
+            self._places.move_to_end(record_key)
+            if len(self._places) > self._keys_max:
+                self._places.popitem(last=False)
+                self._complete = False
+        return told
+
+    def alone_from(self, to: int, offset: int) -> int:
+        """Return the offset since which the next envelope to a partition relies on its run alone."""
+        relies_from, self._relies_from[to] = self._relies_from[to], None
+        return offset if relies_from is None else min(offset, relies_from)
+
+
 class Run:
-    """Write as `RekeyRun` and `KeyPlaces` do. What was sent to a partition and is not written yet may be lost."""
+    """Write as `RekeyRun` does. What was sent to a partition and is not written yet may be lost."""
 
     def __init__(
         self, run: int, partitions: int, covered: Sequence[int], trusted: Sequence[int], places_max: int
@@ -85,12 +124,8 @@ class Run:
         self.run = run
         self.pending: list[list[Message]] = [[] for _ in range(partitions)]
         self._next = list(covered)
-        self._trusted = trusted
-        self._places_max = places_max
-        self._places: list[OrderedDict[bytes, tuple[int, int]]] = [OrderedDict() for _ in covered]
-        self._complete = [each == 0 for each in trusted]
+        self._places = [Places(partitions, each, places_max) for each in trusted]
         self._sequence = [[0] * partitions for _ in covered]
-        self._relies_from: list[list[int | None]] = [[None] * partitions for _ in covered]
         for source, offset in enumerate(covered):
             for to in range(partitions):
                 self._send(source, to, MARKER_KEY, offset, 0, 0)
@@ -111,34 +146,13 @@ class Run:
         partition, offset, timestamp_ms, record_key, new_key = record
         to = NOWHERE if new_key is None else new_key[0] % len(self.pending)
         if record_key is not None:
-            self._leave(record, record_key, to)
+            left = KeyedContent(LEFT, record_key, b"")
+            for other in self._places[partition].move(record_key, offset, to):
+                self._send(partition, other, MARKER_KEY, offset, 1, timestamp_ms, left)
         if new_key is not None:
             content = KeyedContent(KEYLESS if record_key is None else ROW, record_key or b"", record.value)
             self._send(partition, to, new_key, offset, 1, timestamp_ms, content)
         self._next[partition] = offset + 1
-
-    def _leave(self, record: SourceRecord, record_key: bytes, to: int) -> None:
-        partition, places = record.partition, self._places[record.partition]
-        known = places.get(record_key)
-        if known is None and self._complete[partition]:
-            known = NOWHERE, 0
-        for other in range(len(self.pending)):
-            if other == to:
-                continue
-            if known is None or known[0] == other:
-                content = KeyedContent(LEFT, record_key, b"")
-                self._send(partition, other, MARKER_KEY, record.offset, 1, record.timestamp_ms, content)
-            else:
-                relies_from = self._relies_from[partition][other]
-                self._relies_from[partition][other] = (
-                    known[1] if relies_from is None else min(relies_from, known[1])
-                )
-        if record.offset >= self._trusted[partition]:
-            places[record_key] = to, record.offset
-            places.move_to_end(record_key)
-            if len(places) > self._places_max:
-                places.popitem(last=False)
-                self._complete[partition] = False
 
     def _send(
         self,
@@ -150,9 +164,7 @@ class Run:
         timestamp_ms: int,
         content: KeyedContent | None = None,
     ) -> None:
-        relies_from = self._relies_from[source][to]
-        alone_from = offset if relies_from is None else min(offset, relies_from)
-        self._relies_from[source][to] = None
+        alone_from = self._places[source].alone_from(to, offset)
         envelope = Envelope(source, offset, 0, rows, self.run, self._sequence[source][to], timestamp_ms)
         self._sequence[source][to] += 1
         self.pending[to].append((key, encode_envelope(envelope, encode_keyed(alone_from, content))))

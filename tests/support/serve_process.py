@@ -44,7 +44,9 @@ class ServeProcess:
         self.settings = settings
         self.process = process
         self.log = log
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{settings.http_port}", timeout=30)
+        self.client = httpx.Client(
+            base_url=f"http://127.0.0.1:{settings.http_port}", timeout=30, verify=False
+        )
 
     @property
     def port(self) -> int:

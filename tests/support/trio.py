@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,10 +34,16 @@ class StoreContent(NamedTuple):
 class Trio(NodeCluster):
     """Two nodes serve the one partition, and a third one hydrates its replica."""
 
-    def __init__(self, directory: Path, mb_per_second: int = 1000) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        mb_per_second: int = 1000,
+        settings: Mapping[str, Any] | None = None,
+        **spec: Any,
+    ) -> None:
         placement = Placement(1, APPLICATION_ID, (), ((0, 1),), ((2,),))
-        settings = {"peer_copy_mb_per_second_max": mb_per_second}
-        super().__init__(directory, [placement] * 3, complete=(), settings=settings)
+        settings = {"peer_copy_mb_per_second_max": mb_per_second, **(settings or {})}
+        super().__init__(directory, [placement] * 3, complete=(), settings=settings, **spec)
         replicas = [node.node.replicas.by_partition[0] for node in self.nodes]
         eventually("every node has opened its replica", lambda: all(replica.opened for replica in replicas))
         self.into = directory / "fetched" / "p0000"
@@ -47,7 +53,7 @@ class Trio(NodeCluster):
         """Return the hydration of a process that has just started."""
         hydrating = self.nodes[2].node
         options = {"records_min": 1, "stalled_seconds": 3.0, **options}
-        return PeerHydration(hydrating.peers, APPLICATION_ID, "users", **options)
+        return PeerHydration(hydrating.peers, APPLICATION_ID, hydrating.spec.topic, **options)
 
     def fill(self, ordinal: int, rows: int = ROWS) -> None:
         """Write rows of 20 KB that do not compress: some megabytes, in several ranges."""

@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from queryable_app.placement.assignment import initial_placement
+from queryable_operator.build.executors import driver_template, executor_stateful_set
 from queryable_operator.build.policies import disruption_budget, network_policy, service_account
 from queryable_operator.build.rekey_job import rekey_stateful_set, rekey_template
-from queryable_operator.build.services import client, headless
+from queryable_operator.build.services import client, headless, rekey_driver
 from queryable_operator.build.settings_map import RevisionRecord, config_map
 from queryable_operator.build.workload import pod_template, stateful_set
 from queryable_operator.spec import names
 from queryable_operator.spec.changes import roll_hash, spec_hash
 from queryable_operator.spec.observed import Manifest
 from queryable_operator.spec.pods import PodIndex
-from queryable_operator.spec.rekeying import is_rekeyed
+from queryable_operator.spec.rekeying import executor_count, is_rekeyed
 from queryable_operator.spec.resource import View, view_of
 from queryable_operator.spec.settings import OperatorSettings
 
@@ -134,5 +135,13 @@ def objects(of: View, pods: int | None = None) -> list[Manifest]:
         network_policy(of, SETTINGS),
         stateful_set(of, 1, template, of.spec.replicas if pods is None else pods),
         client(of, 1),
-        *(() if of_job is None else (rekey_stateful_set(of, 1, of_job, 1),)),
+        *(() if of_job is None else _of_job(of, of_job)),
     ]
+
+
+def _of_job(of: View, template: Manifest) -> list[Manifest]:
+    count = executor_count(of.raw, 4)
+    job = rekey_stateful_set(of, 1, driver_template(template) if count else template, 1)
+    if not count:
+        return [job]
+    return [job, rekey_driver(of, 1), executor_stateful_set(of, 1, template, count, SETTINGS)]

@@ -34,20 +34,6 @@ SMALL: Mapping[str, Any] = {
     },
 }
 
-_PATHS = {
-    "configmap": "api/v1/configmaps",
-    "event": "api/v1/events",
-    "networkpolicy": "apis/networking.k8s.io/v1/networkpolicies",
-    "pdb": "apis/policy/v1/poddisruptionbudgets",
-    "pod": "api/v1/pods",
-    "pvc": "api/v1/persistentvolumeclaims",
-    "qt": f"apis/{names.API_VERSION}/{names.PLURAL}",
-    "secret": "api/v1/secrets",
-    "service": "api/v1/services",
-    "serviceaccount": "api/v1/serviceaccounts",
-    "statefulset": "apis/apps/v1/statefulsets",
-}
-
 
 @dataclass
 class Reading:
@@ -85,10 +71,7 @@ class Platform:
         return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
     def listed(self, kind: str, name: str = "", **parameters: str) -> Any:
-        """List directly from the API server, since one kubectl per look would cost more than the objects."""
-        group, _, plural = _PATHS[kind].rpartition("/")
-        path = f"/{group}/namespaces/{self.namespace.name}/{plural}{name}"
-        return self.namespace.api.get(path, params=parameters).raise_for_status().json()
+        return self.namespace.listed(kind, name, **parameters)
 
     def make_topic(self, name: str, partitions: int = 4) -> None:
         self.clients("topic", name, str(partitions))
@@ -210,7 +193,8 @@ class ViewOnCluster:
         return {
             o["metadata"]["name"]: o
             for o in self.live("pod")
-            if names.REKEY_LABEL not in o["metadata"]["labels"]
+            if names.REVISION_LABEL
+            in o["metadata"]["labels"]  # the rekey job and its executors have another label
         }
 
     def live(self, kind: str) -> list[Mapping[str, Any]]:

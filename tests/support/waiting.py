@@ -1,4 +1,8 @@
-"""Wait for a condition, for at most so long: the one place in which tests poll."""
+"""Wait for a condition, for at most so long: the one place in which tests poll.
+
+Strategy: the pause grows with what a check costs. A check that starts a program or lists many objects would else take the CPU
+that the awaited processes need, in every wait.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,21 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _PAUSE_SECONDS = 0.02
+_PAUSE_SECONDS_MAX = 1.0
+_PAUSE_SHARE = 3  # a check takes at most a quarter of the time
 
 
 def eventually(
     what: str, check: Callable[[], T | None], seconds: float = 90, *, story: Callable[[], str] = str
 ) -> T:
     """Return the first result of `check` that is true, or fail with what was waited for and the story."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
+    deadline = began + seconds
     while not (result := check()):
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}\n{story()}".rstrip()
-        time.sleep(_PAUSE_SECONDS)
+        now = time.monotonic()
+        assert now < deadline, f"not within {seconds:.0f} s: {what}\n{story()}".rstrip()
+        time.sleep(min(max(_PAUSE_SECONDS, _PAUSE_SHARE * (now - began)), _PAUSE_SECONDS_MAX))
+        began = time.monotonic()
     return result
 
 

@@ -5,6 +5,7 @@ The view counts records, and adds up, and keeps the first and the last of, one n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -64,7 +65,12 @@ class Expected:
     windows: dict[tuple[bytes, int, int], list[tuple[int, Record]]]
     """Key, start and end → the records, with their offsets."""
     watermark: int | None
-    late: int
+    late_of: Counter[bytes]
+    """The late rows of each key."""
+
+    @property
+    def late(self) -> int:
+        return self.late_of.total()
 
     def items(self, rules: Rules) -> dict[tuple[bytes, int, int], tuple[bool, dict[str, Any]]]:
         """Return what is readable: whether it is final, and its value."""
@@ -113,34 +119,41 @@ def expected_of_sources(
     """Return what a view must have of records of several source partitions, each with its partition, in the order of the log.
 
     The order counts for the first and the last value, and otherwise only among the records of one source partition."""
+    rows = [(source, [] if record is None else [record]) for source, record in arrivals]
+    return expected_of_rows(rows, rules, sources)
+
+
+def expected_of_rows(
+    arrivals: Sequence[tuple[int, Sequence[Record]]], rules: Rules, sources: int
+) -> Expected:
+    """Return what a view must have of source records that each give several rows, of one event time."""
     far = max(HOUR_MS, (rules.size or rules.gap) + rules.grace)
     times = [_SourceTime() for _ in range(sources)]
-    late = 0
+    late: Counter[bytes] = Counter()
     windows: dict[tuple[bytes, int, int], list[tuple[int, Record]]] = {}
     sessions: dict[bytes, Sessions] = {}
-    for offset, (source, record) in enumerate(arrivals):
-        if record is None:
-            continue
-        if not TIME_MIN_MS <= record.event_ms <= TIME_MAX_MS:
-            late += 1
-            continue
-        times[source].advance(record.event_ms, far)
+    for offset, (source, rows) in enumerate(arrivals):
+        if rows and TIME_MIN_MS <= rows[0].event_ms <= TIME_MAX_MS:
+            times[source].advance(rows[0].event_ms, far)
         clock = times[source].shown
         open_after = -(1 << 70) if clock is None else clock - rules.grace
-        if rules.gap:
-            late += not _join_session(
-                sessions.setdefault(record.key, {}), offset, record, rules.gap, open_after
-            )
-            continue
-        latest = record.event_ms // rules.slide * rules.slide
-        starts = [
-            start
-            for start in range(latest, record.event_ms - rules.size, -rules.slide)
-            if start + rules.size > open_after
-        ]
-        late += not starts
-        for start in starts:
-            windows.setdefault((record.key, start, start + rules.size), []).append((offset, record))
+        for row in rows:
+            if not TIME_MIN_MS <= row.event_ms <= TIME_MAX_MS:
+                late[row.key] += 1
+                continue
+            if rules.gap:
+                joins = _join_session(sessions.setdefault(row.key, {}), offset, row, rules.gap, open_after)
+                late[row.key] += not joins
+                continue
+            latest = row.event_ms // rules.slide * rules.slide
+            starts = [
+                start
+                for start in range(latest, row.event_ms - rules.size, -rules.slide)
+                if start + rules.size > open_after
+            ]
+            late[row.key] += not starts
+            for start in starts:
+                windows.setdefault((row.key, start, start + rules.size), []).append((offset, row))
     windows |= {(key, *time): joined for key, of_key in sessions.items() for time, joined in of_key.items()}
     shown = [each.shown for each in times if each.shown is not None]
     return Expected(windows, min(shown) - rules.grace if len(shown) == sources else None, late)

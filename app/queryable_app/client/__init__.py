@@ -12,6 +12,7 @@ send what they decide, through httpx. The names for asyncio are imported on firs
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from queryable_app.client.changes import Change
 from queryable_app.client.exceptions import (
     DeadlineExceeded,
     Forbidden,
@@ -29,23 +30,28 @@ from queryable_app.client.exceptions import (
     WrongOwner,
 )
 from queryable_app.client.keys import Key
+from queryable_app.client.membership import Membership
 from queryable_app.client.options import ReadOptions
 from queryable_app.client.rows import UNKNOWN, Row, Unknown, Window, Written
-from queryable_app.client.sync_client import QueryableTopic, Rows, Session
+from queryable_app.client.sync_client import Changes, QueryableTopic, Rows, Session
 
 if TYPE_CHECKING:
-    from queryable_app.client.async_client import AsyncQueryableTopic, AsyncRows, AsyncSession
+    from queryable_app.client.async_client import AsyncChanges, AsyncQueryableTopic, AsyncRows, AsyncSession
 
 __all__ = [
     "UNKNOWN",
+    "AsyncChanges",
     "AsyncQueryableTopic",
     "AsyncRows",
     "AsyncSession",
+    "Change",
+    "Changes",
     "DeadlineExceeded",
     "Forbidden",
     "InternalError",
     "InvalidRequest",
     "Key",
+    "Membership",
     "NoSuchResource",
     "NotAvailable",
     "NotFreshEnough",
@@ -68,7 +74,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in ("AsyncQueryableTopic", "AsyncRows", "AsyncSession"):
+    if name in ("AsyncChanges", "AsyncQueryableTopic", "AsyncRows", "AsyncSession"):
         return getattr(import_module("queryable_app.client.async_client"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -77,10 +77,13 @@ class PlacementCache:
             return (yield from self.any_node((), deadline))
         return _unique(owners + self._urls)
 
-    def any_node(self, first: Sequence[str], deadline: float) -> Operation[Sequence[str]]:
-        """Return the addresses to try for a read that any node can answer, in turn, after those in `first`."""
+    def any_node(
+        self, first: Sequence[str], deadline: float, turn: int | None = None
+    ) -> Operation[Sequence[str]]:
+        """Return the addresses to try for a read that any node can answer, in turn, after those in `first`. Reads with the same
+        `turn` try the same node first."""
         nodes = (yield from self.placement(deadline)).nodes
-        start = next(self._turn) % max(1, len(nodes))
+        start = (next(self._turn) if turn is None else turn) % max(1, len(nodes))
         in_turn = self.sender.best_first(nodes[start:] + nodes[:start])
         return _unique((*first, *in_turn[:_ANY_NODES], *self._urls))
 

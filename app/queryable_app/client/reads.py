@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from random import randrange
 from typing import Generic, TypeVar, Unpack
 
+from queryable_app.client.changes import Following, new_following
+from queryable_app.client.indexes import IndexValue, index_target
 from queryable_app.client.keys import Key
 from queryable_app.client.operations import Operations
 from queryable_app.client.options import ReadOptions, ReadSettings, parse_options
 from queryable_app.client.placement_map import checked_address
 from queryable_app.client.scan import PAGE_ROWS, Scan
+from queryable_app.client.selection import Fields, selection_parameters
 from queryable_app.client.session import SessionPositions
 from queryable_app.client.windows import Time
 from queryable_app.wire.cursors import Order
 
 RowsT = TypeVar("RowsT")
+ChangesT = TypeVar("ChangesT")
 
 
 def operations_for(url: str | Sequence[str], clock: Callable[[], float]) -> Operations:
@@ -40,8 +45,21 @@ class PageReader:
         return self._scan.missing
 
 
-class Reads(ABC, Generic[RowsT]):
-    """Check the options of each read, and start scans, whose iterators are of type `RowsT`."""
+class ChangesReader:
+    """Show how far an iterator of changes is."""
+
+    def __init__(self, following: Following) -> None:
+        self._following = following
+
+    @property
+    def position(self) -> str:
+        """Everything before it has been returned, and up to a page behind it. `changes(start=...)` continues from it, also in
+        another process."""
+        return self._following.read_to
+
+
+class Reads(ABC, Generic[RowsT, ChangesT]):
+    """Check the options of each read, and start scans and feeds, whose iterators are of types `RowsT` and `ChangesT`."""
 
     def __init__(
         self, operations: Operations, defaults: ReadSettings, positions: SessionPositions | None = None
@@ -58,14 +76,18 @@ class Reads(ABC, Generic[RowsT]):
         page_rows: int = PAGE_ROWS,
         cursor: str | None = None,
         partial: bool = False,
+        where: str | None = None,
+        fields: Fields | None = None,
         **options: Unpack[ReadOptions],
     ) -> RowsT:
-        """Iterate over all rows in key order.
+        """Iterate over all rows in key order: those that match `where`, and of each value the `fields`.
 
-        for row in users.scan(): print(row.key, row.value)  # with asyncio: async for
+        for row in users.scan(where="age >= 18"): print(row.key, row.value)  # with asyncio: async for
         """
         settings = self._settings(options)
-        return self._from_cursor(self._operations.scan(settings, order, limit, page_rows, partial), cursor)
+        selection = selection_parameters(where, fields)
+        scan = self._operations.scan(settings, order, limit, page_rows, partial, selection)
+        return self._from_cursor(scan, cursor)
 
     def range(
         self,
@@ -77,6 +99,8 @@ class Reads(ABC, Generic[RowsT]):
         page_rows: int = PAGE_ROWS,
         cursor: str | None = None,
         partial: bool = False,
+        where: str | None = None,
+        fields: Fields | None = None,
         **options: Unpack[ReadOptions],
     ) -> RowsT:
         """Iterate over the rows from `start` up to, and without, `stop`. None is unbounded.
@@ -84,7 +108,34 @@ class Reads(ABC, Generic[RowsT]):
         newest = list(orders.range(1000, 2000, order="desc", limit=10))  # with asyncio: [row async for row in ..]
         """
         settings = self._settings(options)
-        scan = self._operations.range(start, stop, settings, order, limit, page_rows, partial)
+        selection = selection_parameters(where, fields)
+        scan = self._operations.range(start, stop, settings, order, limit, page_rows, partial, selection)
+        return self._from_cursor(scan, cursor)
+
+    def index(
+        self,
+        name: str,
+        eq: IndexValue | None = None,
+        *,
+        start: IndexValue | None = None,
+        stop: IndexValue | None = None,
+        order: Order = "asc",
+        limit: int | None = None,
+        page_rows: int = PAGE_ROWS,
+        cursor: str | None = None,
+        partial: bool = False,
+        where: str | None = None,
+        fields: Fields | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> RowsT:
+        """Iterate over the rows whose indexed value is `eq`, or from `start` up to, and without, `stop`, in the order of the
+        values.
+
+            of_ada = list(articles.index("by-author", "ada"))
+        """
+        settings, selection = self._settings(options), selection_parameters(where, fields)
+        target = index_target(name, eq, start, stop)
+        scan = self._operations.index(target, settings, order, limit, page_rows, partial, selection)
         return self._from_cursor(scan, cursor)
 
     def prefix(
@@ -96,6 +147,8 @@ class Reads(ABC, Generic[RowsT]):
         page_rows: int = PAGE_ROWS,
         cursor: str | None = None,
         partial: bool = False,
+        where: str | None = None,
+        fields: Fields | None = None,
         **options: Unpack[ReadOptions],
     ) -> RowsT:
         """Iterate over the rows whose key begins with these bytes. Not for views whose keys are numbers.
@@ -103,7 +156,8 @@ class Reads(ABC, Generic[RowsT]):
         for row in users.prefix("user-"): print(row.key)  # with asyncio: async for
         """
         settings = self._settings(options)
-        scan = self._operations.prefix(prefix, settings, order, limit, page_rows, partial)
+        selection = selection_parameters(where, fields)
+        scan = self._operations.prefix(prefix, settings, order, limit, page_rows, partial, selection)
         return self._from_cursor(scan, cursor)
 
     def windows(
@@ -117,6 +171,8 @@ class Reads(ABC, Generic[RowsT]):
         page_rows: int = PAGE_ROWS,
         cursor: str | None = None,
         partial: bool = False,
+        where: str | None = None,
+        fields: Fields | None = None,
         **options: Unpack[ReadOptions],
     ) -> RowsT:
         """Iterate over the windows that start from `start` up to, and without, `stop`: of a key, or of all keys by key and
@@ -125,8 +181,30 @@ class Reads(ABC, Generic[RowsT]):
         for row in views.windows("/cart", "2026-11-22T10:00:00Z"): print(row.window, row.value)  # with asyncio: async for
         """
         settings = self._settings(options)
-        scan = self._operations.windows(key, start, stop, settings, order, limit, page_rows, partial)
+        selection = selection_parameters(where, fields)
+        scan = self._operations.windows(
+            key, start, stop, settings, order, limit, page_rows, partial, selection
+        )
         return self._from_cursor(scan, cursor)
+
+    def changes(
+        self,
+        key: Key | None = None,
+        *,
+        prefix: str | bytes | None = None,
+        where: str | None = None,
+        start: str = "latest",
+    ) -> ChangesT:
+        """Iterate over the changes of all keys, of one key, or of those with a prefix, without an end. For views with
+        `changes: true`. `start` is "latest", "start" for all rows first, or the `position` of an earlier iterator.
+
+        for change in users.changes(): print(change.key, change.value)  # with asyncio: async for
+        """
+        return self._changes(new_following(key, prefix, where, start, randrange(1 << 16)))  # noqa: S311 - it spreads load
+
+    @abstractmethod
+    def _changes(self, following: Following) -> ChangesT:
+        """Return an iterator over changes."""
 
     @abstractmethod
     def _rows(self, scan: Scan) -> RowsT:

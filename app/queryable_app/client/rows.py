@@ -187,15 +187,19 @@ def point_row(key: Key, response: Response, raw: bool) -> Row:
     )
 
 
+def key_of(item: Mapping[str, Any]) -> Key:
+    """Return the key of an item of a body. Raises KeyError or ValueError."""
+    key: Key = item["key"]
+    if item.get("keyEncoding") == "base64url":
+        text = str(key)
+        return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    return key
+
+
 def item_row(item: Mapping[str, Any], freshness: Freshness, key: Key | None = None) -> Row:
     """Return the row of one item of a body. Raises KeyError, TypeError or ValueError."""
-    if key is None:
-        key = item["key"]
-        if item.get("keyEncoding") == "base64url":
-            text = str(key)
-            key = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     return Row(
-        key,
+        key_of(item) if key is None else key,
         item["value"],
         int(item["partition"]),
         int(item["offset"]),
@@ -226,6 +230,30 @@ def page_of(response: Response) -> Page:
         None if cursor is None else str(cursor),
         frozenset(int(partition) for partition in body["missing"]),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TextPage:
+    """Hold one page of a scan, each item as its text on one line."""
+
+    items: tuple[str, ...]
+    cursor: str | None
+
+
+def item_texts(response: Response) -> TextPage:
+    """Return the page of a scan without reading its items, whose numbers stay as they are. Raises KeyError or ValueError."""
+    body = read_document(response.body, lambda text, at: read_object(text, at, _texts_member))
+    cursor = body["cursor"]
+    return TextPage(tuple(body["items"]), None if cursor is None else str(cursor))
+
+
+def _texts_member(name: str, text: str, at: int) -> tuple[Any, int]:
+    return read_array(text, at, _text_at) if name == "items" else read_stored(text, at)
+
+
+def _text_at(text: str, at: int) -> tuple[str, int]:
+    _, end = read_stored(text, at)
+    return text[at:end].replace("\n", " ").replace("\r", " "), end  # JSON has them between tokens alone
 
 
 def top_rows(response: Response) -> list[Row]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -28,6 +28,8 @@ class Scan:
     page_rows: int
     rows_left: int | None
     partial: bool
+    selection: tuple[str, ...] = ()
+    """The parameters for conditions and fields."""
     cursor: str | None = None
     ended: bool = False
     ready: deque[Row] = field(default_factory=deque)
@@ -38,16 +40,20 @@ class Scan:
         rows = self.page_rows if self.rows_left is None else min(self.page_rows, self.rows_left)
         cursor = [] if self.cursor is None else [f"cursor={self.cursor}"]
         partial = ["partial=allow"] if self.partial else []
-        return [f"limit={rows}", f"order={self.order}", *cursor, *partial]
+        return [f"limit={rows}", f"order={self.order}", *self.selection, *cursor, *partial]
 
     def add(self, page: Page) -> None:
         """Take in the page that was read."""
         self.ready.extend(page.rows)
-        self.cursor = page.cursor
         self.missing |= page.missing
+        self.go_on(page.cursor, len(page.rows))
+
+    def go_on(self, cursor: str | None, rows: int) -> None:
+        """Note where the next page begins, after one with so many rows."""
+        self.cursor = cursor
         if self.rows_left is not None:
-            self.rows_left -= len(page.rows)
-        self.ended = page.cursor is None or self.rows_left == 0
+            self.rows_left -= rows
+        self.ended = cursor is None or self.rows_left == 0
 
 
 def new_scan(
@@ -57,6 +63,7 @@ def new_scan(
     limit: int | None,
     page_rows: int,
     partial: bool,
+    selection: Sequence[str] = (),
 ) -> Scan:
     """Return a scan at its beginning. Raises InvalidRequest."""
     if order not in ("asc", "desc"):
@@ -65,4 +72,4 @@ def new_scan(
         raise InvalidRequest(f"page_rows: {page_rows} is not allowed", f"give 1 to {_PAGE_ROWS_MAX}")
     if limit is not None and limit < 0:
         raise InvalidRequest(f"limit: {limit} is not allowed", "give how many rows you want, or None for all")
-    return Scan(path, settings, order, page_rows, limit, partial, ended=limit == 0)
+    return Scan(path, settings, order, page_rows, limit, partial, tuple(selection), ended=limit == 0)

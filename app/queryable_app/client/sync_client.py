@@ -29,12 +29,16 @@ from queryable_app.client.attempts import (
     TransportFailure,
     timed_out,
 )
+from queryable_app.client.changes import Change, Following
+from queryable_app.client.indexes import IndexValue, index_target
 from queryable_app.client.keys import Key
+from queryable_app.client.membership import Membership
 from queryable_app.client.operations import Operations
 from queryable_app.client.options import ReadOptions, ReadSettings, parse_options
-from queryable_app.client.reads import PageReader, Reads, operations_for
+from queryable_app.client.reads import ChangesReader, PageReader, Reads, operations_for
 from queryable_app.client.rows import Row, Unknown, Written
 from queryable_app.client.scan import Scan
+from queryable_app.client.selection import Fields, selection_parameters
 from queryable_app.client.session import SessionPositions
 from queryable_app.client.transport import (
     RESPONSE_BYTES_MAX,
@@ -46,6 +50,7 @@ from queryable_app.client.transport import (
 )
 from queryable_app.client.windows import Time
 from queryable_app.wire.cursors import Order
+from queryable_app.wire.key_filter import RATE
 
 T = TypeVar("T")
 Outcome = Response | TransportFailure
@@ -175,7 +180,23 @@ class Rows(PageReader, Iterator[Row]):
         return self._scan.ready.popleft()
 
 
-class _Reads(Reads[Rows]):
+class Changes(ChangesReader, Iterator[Change]):
+    """An iterator over changes, without an end, which keeps one page in memory. Use it from one thread at a time.
+
+    If a page fails, call `next` again: it continues where it was.
+    """
+
+    def __init__(self, reads: _Reads, following: Following) -> None:
+        super().__init__(following)
+        self._reads = reads
+
+    def __next__(self) -> Change:
+        while (change := self._following.take()) is None:
+            self._reads._read_changes(self._following)
+        return change
+
+
+class _Reads(Reads[Rows, Changes]):
     """Run each read of a client or a session."""
 
     def __init__(
@@ -189,26 +210,52 @@ class _Reads(Reads[Rows]):
         self._transport = transport
         self._run = transport.run_operation
 
-    def get(self, key: Key, *, raw: bool = False, **options: Unpack[ReadOptions]) -> Row | None:
+    def get(
+        self, key: Key, *, raw: bool = False, fields: Fields | None = None, **options: Unpack[ReadOptions]
+    ) -> Row | None:
         """Return the newest row of a key; None if a complete replica says that there is none. With `raw` its value is the
-        stored bytes.
+        stored bytes; with `fields` it has these alone.
 
             row = users.get("user-1", max_lag_ms=500)
         """
-        return self._run(self._operations.get(key, raw, self._settings(options), self._positions))
+        selection = selection_parameters(fields=fields)
+        settings = self._settings(options)
+        return self._run(self._operations.get(key, raw, settings, self._positions, selection))
+
+    def exists(self, key: Key, **options: Unpack[ReadOptions]) -> bool:
+        """Return whether a key exists, without its value. False if a complete replica says that there is none.
+
+        users.exists("user-1")
+        """
+        return self._run(self._operations.exists(key, self._settings(options), self._positions))
 
     @overload
     def multi_get(
-        self, keys: Sequence[Key], *, partial: Literal[False] = False, **options: Unpack[ReadOptions]
+        self,
+        keys: Sequence[Key],
+        *,
+        partial: Literal[False] = False,
+        fields: Fields | None = None,
+        **options: Unpack[ReadOptions],
     ) -> list[Row | None]: ...
 
     @overload
     def multi_get(
-        self, keys: Sequence[Key], *, partial: Literal[True], **options: Unpack[ReadOptions]
+        self,
+        keys: Sequence[Key],
+        *,
+        partial: Literal[True],
+        fields: Fields | None = None,
+        **options: Unpack[ReadOptions],
     ) -> list[Row | Unknown | None]: ...
 
     def multi_get(
-        self, keys: Sequence[Key], *, partial: bool = False, **options: Unpack[ReadOptions]
+        self,
+        keys: Sequence[Key],
+        *,
+        partial: bool = False,
+        fields: Fields | None = None,
+        **options: Unpack[ReadOptions],
     ) -> Sequence[Row | Unknown | None]:
         """Return the rows of many keys in the order of the keys, from all nodes at once, or raise an exception. With
         `partial`, return what can be read, and UNKNOWN for keys in partitions that no node can answer for.
@@ -216,7 +263,8 @@ class _Reads(Reads[Rows]):
             first, second = users.multi_get(["user-1", "user-2"])
         """
         settings = self._settings(options)
-        return self._run(self._operations.multi_get(keys, settings, self._positions, partial))
+        selection = selection_parameters(fields=fields)
+        return self._run(self._operations.multi_get(keys, settings, self._positions, partial, selection))
 
     def window(self, key: Key, start: Time, **options: Unpack[ReadOptions]) -> Row | None:
         """Return the window of a key that starts at `start`; None if a complete replica says that there is none.
@@ -236,19 +284,42 @@ class _Reads(Reads[Rows]):
         **options: Unpack[ReadOptions],
     ) -> list[Row]:
         """Return the `k` windows with the greatest results of a column, or with order "asc" the least, the best one first: of
-        all keys, and of the windows that start from `start` up to, and without, `stop`.
+        all keys, and of the windows that start from `start` up to, and without, `stop`. In a view with indexes: the `k` rows with
+        the greatest values of the index `by`.
 
         rows = views.top("views", 3, "2026-11-22T10:00:00Z", "2026-11-22T10:01:00Z")
         """
         settings = self._settings(options)
         return self._run(self._operations.top(by, k, order, start, stop, settings, self._positions))
 
-    def count(self, *, approximate: bool = False, **options: Unpack[ReadOptions]) -> int:
-        """Return the number of keys. The exact number reads every row.
+    def count(
+        self, *, approximate: bool = False, where: str | None = None, **options: Unpack[ReadOptions]
+    ) -> int:
+        """Return the number of keys, of those whose values match `where`. The exact number reads every row.
 
         users.count(approximate=True)
         """
-        return self._run(self._operations.count(approximate, self._settings(options), self._positions))
+        settings, selection = self._settings(options), selection_parameters(where)
+        return self._run(self._operations.count(approximate, settings, self._positions, selection))
+
+    def index_count(
+        self,
+        name: str,
+        eq: IndexValue | None = None,
+        *,
+        start: IndexValue | None = None,
+        stop: IndexValue | None = None,
+        where: str | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> int:
+        """Return the number of rows whose indexed value is `eq`, or from `start` up to, and without, `stop`.
+
+        articles.index_count("by-author", "ada")
+        """
+        settings = self._settings(options)
+        path, bounds = index_target(name, eq, start, stop, "/count")
+        target = path, [*bounds, *selection_parameters(where)]
+        return self._run(self._operations.index_count(target, settings, self._positions))
 
     def put(self, key: Key, value: object, *, deadline_ms: int | None = None) -> Written:
         """Write a record to the topic, if the view takes writes. Return when Kafka has acknowledged it.
@@ -266,6 +337,12 @@ class _Reads(Reads[Rows]):
 
     def _rows(self, scan: Scan) -> Rows:
         return Rows(self, scan)
+
+    def _changes(self, following: Following) -> Changes:
+        return Changes(self, following)
+
+    def _read_changes(self, following: Following) -> None:
+        self._run(self._operations.next_changes(following))
 
     def _read_page(self, scan: Scan) -> None:
         self._run(self._operations.next_page(scan, self._positions))
@@ -302,6 +379,14 @@ class QueryableTopic(_Reads):
         mine = users.session(); mine.put("user-1", 2); assert mine.get("user-1").value == 2
         """
         return Session(self._transport, self._operations, self._defaults, SessionPositions(seen or {}))
+
+    def membership(self, *, rate: float = RATE, **options: Unpack[ReadOptions]) -> Membership:
+        """Return a filter of all keys, which tells absent keys without a request: about ten bits a key for a rate of false
+        positives of 1 %. It reads all keys. Call it again for a newer one.
+
+        members = users.membership(); row = users.get("user-1") if "user-1" in members else None
+        """
+        return self._run(self._operations.key_filter(rate, self._settings(options)))
 
     def status(self, *, deadline_ms: int | None = None) -> dict[str, dict[str, Any] | None]:
         """Return the status of each node by its address; None for a node that does not answer.

@@ -12,12 +12,17 @@ from queryable_app.commands.common import with_exit_codes
 _MODULES: Final = {
     "explain": "explain",
     "get": "get",
+    "index": "rows",
+    "prefix": "rows",
     "produce": "produce",
+    "range": "rows",
     "run": "run",
     "scale": "scale",
+    "scan": "rows",
     "standby": "scale",
     "status": "status",
     "top": "windows",
+    "watch": "watch",
     "windows": "windows",
 }
 
@@ -46,8 +51,11 @@ class _Commands(click.Group):
         qtopic run -f examples/demo.yaml     start everything on this machine
         qtopic explain examples/demo.yaml    check a resource, and say what will run where
         qtopic get user-1                    read one key
+        qtopic scan --where "age >= 18"      read the rows whose values match
+        qtopic index by-author --eq ada      read the rows that an index finds
         qtopic windows user-1                read the windows of one key
-        qtopic top views                     read the windows with the greatest results of a column
+        qtopic top views                     read the windows or rows with the greatest values
+        qtopic watch                         print changes as they happen
         qtopic status                        show the position and the lag of each replica
         qtopic scale 3                       change the number of nodes while they answer
         """

@@ -28,6 +28,7 @@ from queryable_app.errors import Failure
 from queryable_app.local.data_directory import RESOURCE_FILE
 from queryable_app.local.resource_file import ResourceError, load_resource
 from queryable_app.local.topics import KafkaUnreachable, TopicRefused, producing
+from queryable_app.wire.avro_forms import record_encoding
 from queryable_app.wire.json_text import BadJson, JsonText, read_document, read_json, read_object
 from queryable_app.wire.serde import key_codec, value_from_json, value_from_text
 
@@ -113,11 +114,11 @@ def _record(spec: TopicSpec, key: str, value: str | None) -> Record:
         return typed, None
     if spec.value_format in ("string", "uuid", "bytes"):
         return typed, value_from_text(value, spec.value_format)
-    return typed, value_from_json(_read(value, "VALUE", read_json), spec.value_format)
+    return typed, value_from_json(_read(value, "VALUE", read_json), spec.value_format, record_encoding(spec))
 
 
 def _records(spec: TopicSpec, lines: Iterable[str]) -> Iterator[Record]:
-    codec = key_codec(spec.key_format)
+    codec, encode = key_codec(spec.key_format), record_encoding(spec)
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -128,7 +129,7 @@ def _records(spec: TopicSpec, lines: Iterable[str]) -> Iterator[Record]:
         value = record["value"]
         yield (
             codec.from_json(record["key"].value),
-            None if value.value is None else value_from_json(value, spec.value_format),
+            None if value.value is None else value_from_json(value, spec.value_format, encode),
         )
 
 

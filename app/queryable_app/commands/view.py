@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -12,10 +12,14 @@ from typing import Any, Final, Self, TypeVar
 import click
 
 from queryable_app.client.attempts import Operation, Response
+from queryable_app.client.changes import Following
 from queryable_app.client.exceptions import DeadlineExceeded, Unreachable
 from queryable_app.client.operations import Operations
 from queryable_app.client.options import ReadSettings, parse_options
+from queryable_app.client.rows import item_texts, parsed
+from queryable_app.client.scan import PAGE_ROWS, Scan
 from queryable_app.client.sync_client import ThreadTransport, http_client
+from queryable_app.client.windows import Target
 from queryable_app.commands.common import described_run
 from queryable_app.wire.cursors import Order
 
@@ -50,6 +54,48 @@ class View:
                 raise Unreachable(error.detail, error.advice) from error
             raise
 
+    def scan(self, order: Order, limit: int | None, selection: Sequence[str], settings: ReadSettings) -> Scan:
+        """Return a scan of all rows. `items` reads it."""
+        return self._operations.scan(settings, order, limit, PAGE_ROWS, selection=selection)
+
+    def range(
+        self,
+        start: str | None,
+        stop: str | None,
+        order: Order,
+        limit: int | None,
+        selection: Sequence[str],
+        settings: ReadSettings,
+    ) -> Scan:
+        """Return a scan of the rows from `start` up to, and without, `stop`."""
+        first, after = (None if key is None else typed_key(key) for key in (start, stop))
+        return self._operations.range(first, after, settings, order, limit, PAGE_ROWS, selection=selection)
+
+    def prefix(
+        self, prefix: str, order: Order, limit: int | None, selection: Sequence[str], settings: ReadSettings
+    ) -> Scan:
+        """Return a scan of the rows whose key begins with `prefix`."""
+        typed = typed_key(prefix)
+        return self._operations.prefix(typed, settings, order, limit, PAGE_ROWS, selection=selection)
+
+    def index(
+        self,
+        target: Target,
+        order: Order,
+        limit: int | None,
+        selection: Sequence[str],
+        settings: ReadSettings,
+    ) -> Scan:
+        """Return a scan of the rows of an index that the target names."""
+        return self._operations.index(target, settings, order, limit, PAGE_ROWS, selection=selection)
+
+    def items(self, scan: Scan) -> Iterator[str]:
+        """Yield each row of a scan as the node writes it, a page at a time. Raises QueryableTopicError."""
+        while not scan.ended:
+            page = parsed(self._run(self._operations.page_response(scan)), item_texts)
+            scan.go_on(page.cursor, len(page.items))
+            yield from page.items
+
     def windows(
         self,
         key: str | None,
@@ -67,6 +113,10 @@ class View:
     ) -> Response:
         """Return a node's own response to a read of the best windows. Raises QueryableTopicError."""
         return self._run(self._operations.top_response(by, k, order, start, stop, settings))
+
+    def next_changes(self, following: Following) -> None:
+        """Read the next page of changes. Raises QueryableTopicError."""
+        self._run(self._operations.next_changes(following))
 
     def statuses(self, timeout_ms: int = SILENCE_MS) -> Mapping[str, dict[str, Any] | None]:
         """Return the status of the node at each address, None if it does not answer."""

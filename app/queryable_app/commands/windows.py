@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from queryable_app.client.exceptions import QueryableTopicError
 from queryable_app.client.options import ReadSettings, parse_options
 from queryable_app.commands.common import DATA, JSON, URL, with_exit_codes
 from queryable_app.commands.get import fail_read
+from queryable_app.commands.tables import print_table, shown_value
 from queryable_app.commands.view import view_at
-
-_WIDTH_ELSEWHERE: Final = 10_000
 
 
 @click.command(
@@ -74,13 +69,16 @@ def windows_command(
 
 @click.command(
     name="top",
-    short_help="Read the windows with the greatest results of a column.",
+    short_help="Read the windows or rows with the greatest values.",
     help=with_exit_codes(
         """Read the windows with the greatest results of the column BY, of all keys, and print them as a table.
+
+        In a view with indexes, BY is an index, and the rows with its greatest values are printed.
 
         Times are ISO 8601 or milliseconds since 1970. The read passes over windows that start at other times.
 
         \b
+        qtopic top by-views -k 3
         qtopic top views --from 2026-11-22T10:00:00Z --to 2026-11-22T10:01:00Z
         qtopic top views -k 3 --asc                   the least results
         qtopic top views --json                       one JSON object with the list items
@@ -129,32 +127,13 @@ def top_command(
 
 
 def _print(items: list[dict[str, Any]]) -> None:
-    # No column is cut in a file or a pipe.
-    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH_ELSEWHERE)
-    console.print(_table(items))
+    """Print a row for each window, or for each row of an index, with a column for each field."""
+    if all("window" in item for item in items):
+        print_table(items, ("KEY", "START", "END", "FINAL"), _cells)
+    else:
+        print_table(items, ("KEY",), lambda item: (shown_value(item["key"]),))
 
 
-def _table(items: list[dict[str, Any]]) -> Table:
-    """Return a row for each window, with a column for each aggregate."""
-    values = [
-        item["value"] if isinstance(item["value"], dict) else {"value": item["value"]} for item in items
-    ]
-    names = list(dict.fromkeys(name for value in values for name in value))
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("KEY", "START", "END", "FINAL"):
-        table.add_column(name, no_wrap=True)
-    for name in names:
-        table.add_column(Text(name), justify="right")
-    for item, value in zip(items, values, strict=True):
-        window = item["window"]
-        final = "yes" if window["final"] else "no"
-        texts = (_shown(item["key"]), window["start"], window["end"], final)
-        table.add_row(*map(Text, (*texts, *(_shown(value.get(name)) for name in names))))
-    return table
-
-
-def _shown(value: Any) -> str:
-    """Return a value as its JSON, and a text as it is. A number keeps its digits."""
-    if isinstance(value, str):
-        return value
-    return str(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False, default=str)
+def _cells(item: dict[str, Any]) -> tuple[str, str, str, str]:
+    window = item["window"]
+    return shown_value(item["key"]), window["start"], window["end"], "yes" if window["final"] else "no"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, Literal
 
-from queryable_app.config.topic_spec import KeyFormat, TopicSpec
+from queryable_app.config.topic_spec import KeyFormat, TopicSpec, ValueFormat
 
 GroupKeyFormat = Literal["string", "long", "json"]
 """The key format of a group, or of a new key: text, an integer, or a JSON array of several columns."""
@@ -36,10 +36,16 @@ def spec_of_nodes(spec: TopicSpec, application_id: str, key_format: KeyFormat) -
         topic=internal_topic(application_id),
         source_topic=spec.topic,
         key_format=key_format,
-        value_format=spec.value_format if spec.sql is None else "json",
+        value_format=_stored_value(spec),
         value_schema=None,
+        schema_source=None,
         sql=None,
         partitioner=PARTITIONER,
         on_bad_record="Fail",
         read=replace(spec.read, ingest=False),
     )
+
+
+def _stored_value(spec: TopicSpec) -> ValueFormat:
+    """Return the format of the values in envelopes."""
+    return "json" if spec.sql is not None or spec.schema_source is not None else spec.value_format

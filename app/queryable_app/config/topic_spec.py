@@ -13,12 +13,14 @@ from typing import Any, Final, Literal
 
 from queryable_app.config.aggregate_spec import AggregateSpec
 from queryable_app.config.aggregates import RECORD_KEY, parse_view_aggregate
+from queryable_app.config.indexes import IndexSpec, parse_indexes
 from queryable_app.config.spec_fields import SpecError as SpecError
 from queryable_app.config.spec_fields import duration_ms as duration_ms
 from queryable_app.config.spec_fields import one_of, whole
+from queryable_app.config.value_schema import SchemaSource, parse_schema_source, split_settings
 
 KeyFormat = Literal["string", "int", "long", "double", "uuid", "bytes", "json"]
-ValueFormat = Literal["json", "string", "int", "long", "double", "uuid", "bytes"]
+ValueFormat = Literal["json", "string", "int", "long", "double", "uuid", "bytes", "avro"]
 StoredFormat = ValueFormat | Literal["aggregate"]
 OnBadRecord = Literal["Skip", "Fail", "DeadLetter"]
 OnDataLoss = Literal["Fail", "Rebuild"]
@@ -33,9 +35,6 @@ _BATCH_MS_MIN: Final = 5000
 # In the schema, and not implemented yet.
 _LATER: Final = {
     ("view", "history"): "history",
-    ("view", "indexes"): "secondary indexes",
-    ("view", "changes"): "the change feed",
-    ("value", "schemaFrom"): "schemas from a registry",
     ("auth",): "authentication",
     ("tls",): "TLS",
 }
@@ -72,14 +71,20 @@ class TopicSpec:
     key_format: KeyFormat = "string"
     value_format: ValueFormat = "json"
     value_schema: str | None = None
+    schema_source: SchemaSource | None = None
+    """Where the schema of Avro values comes from. None: the format has none."""
+    registry_config: Mapping[str, str] = field(default_factory=dict, repr=False)  # a password
     on_bad_record: OnBadRecord = "Skip"
     partitioner: PartitionerName = "auto"
     sql: str | None = None
     ttl_ms: int | None = None
     aggregate: AggregateSpec | None = None
     """What an aggregate view computes. None: the view has the latest value of each key."""
+    changes: bool = False
+    """Whether replicas log their changes, which clients can follow."""
     key_by: tuple[str, ...] = ()
     """Columns of the transform that are the key of a latest-value view. Empty: the record key."""
+    indexes: tuple[IndexSpec, ...] = ()
     source_topic: str = ""
     """The topic whose records the rekey job writes to `topic`, in the spec of a rekeyed view's nodes. Empty: the view is not
     rekeyed."""
@@ -99,10 +104,10 @@ class TopicSpec:
 
     @property
     def stored_format(self) -> StoredFormat:
-        """Return the format of stored values; a view with SQL stores JSON, and an aggregate view its states."""
+        """Return the format of stored values; SQL and schemas make JSON, and an aggregate view stores its states."""
         if self.aggregate is not None:
             return "aggregate"
-        return "json" if self.sql else self.value_format
+        return "json" if self.sql or self.schema_source is not None else self.value_format
 
 
 def parse_spec_json(text: str) -> TopicSpec:
@@ -113,20 +118,28 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
     """Parse a `spec` that has passed the schema, and check the rules across fields."""
     _refuse_later_features(spec)
     value_format, value_schema = _value(spec.get("value", {}))
+    config = {name: str(value) for name, value in spec["kafka"].get("config", {}).items()}
+    kafka_config, registry_config = split_settings(config)
+    sql, view = spec.get("transform", {}).get("sql"), spec.get("view", {})
+    aggregate = parse_view_aggregate(view)
     replicas, standby_replicas = _node_counts(spec)
     parsed = TopicSpec(
         bootstrap_servers=spec["kafka"]["bootstrapServers"],
         topic=spec["topic"],
-        kafka_config={name: str(value) for name, value in spec["kafka"].get("config", {}).items()},
+        kafka_config=kafka_config,
         key_format=one_of(KeyFormat, spec.get("key", {}).get("format", "string"), "spec.key.format"),
         value_format=value_format,
         value_schema=value_schema,
+        schema_source=parse_schema_source(spec.get("value", {}), value_format),
+        registry_config=registry_config,
         on_bad_record=one_of(OnBadRecord, spec.get("onBadRecord", "Skip"), "spec.onBadRecord"),
         partitioner=one_of(PartitionerName, spec.get("partitioner", "auto"), "spec.partitioner"),
-        sql=spec.get("transform", {}).get("sql"),
-        ttl_ms=_ttl_ms(spec.get("view", {}).get("ttl")),
-        aggregate=parse_view_aggregate(spec.get("view", {})),
-        key_by=_key_by(spec.get("view", {})),
+        sql=sql,
+        ttl_ms=_ttl_ms(view.get("ttl")),
+        aggregate=aggregate,
+        changes=view.get("changes", False),
+        key_by=_key_by(view),
+        indexes=parse_indexes(view, value_format in ("json", "avro") or sql is not None, aggregate),
         replicas=replicas,
         standby_replicas=standby_replicas,
         read=parse_read(spec.get("read", {})),
@@ -138,8 +151,15 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
     if parsed.aggregate is not None and parsed.aggregate.group_by:
         _check_groups(parsed, parsed.aggregate)
         _check_rekeyed(parsed, "groups by other columns")
+    if parsed.read.ingest and parsed.schema_source is not None and parsed.schema_source.registry_url:
+        raise SpecError(
+            "spec.read.ingest: a view whose schemas are in a registry takes no writes in this version, since a record "
+            "needs the id of its schema; leave the field out, and write with your producer"
+        )
     if parsed.key_by:
         _check_rekeyed(parsed, "has view.keyBy")
+    if parsed.changes:
+        _check_changes(parsed)
     if parsed.ingest.executors and (parsed.aggregate is None or not parsed.aggregate.group_by):
         raise SpecError(
             "spec.ingest.executors: only a view with spec.view.aggregate.groupBy has a stage that executors run; "
@@ -186,6 +206,17 @@ def _check_rekeyed(spec: TopicSpec, it: str) -> None:
         )
 
 
+def _check_changes(spec: TopicSpec) -> None:
+    """Refuse the change feed of a view whose rows do not change one for each record."""
+    path = "spec.view.changes"
+    if spec.aggregate is not None and spec.aggregate.window is not None:
+        raise SpecError(
+            f"{path}: a view with windows has no change feed in this version; leave the field out"
+        )
+    if spec.key_by:
+        raise SpecError(f"{path}: a view with keyBy has no change feed in this version; leave the field out")
+
+
 def _refuse_later_features(spec: Mapping[str, Any]) -> None:
     for path, feature in _LATER.items():
         node: Any = spec
@@ -207,7 +238,7 @@ def _value(value: Mapping[str, Any]) -> tuple[ValueFormat, str | None]:
     schema = value.get("schema")
     if schema and format != "json":
         raise SpecError(
-            f"spec.value.schema: only JSON values have a schema, and spec.value.format is {format!r}"
+            f"spec.value.schema: only JSON values have one, and spec.value.format is {format!r}; avro takes schemaFrom"
         )
     return format, schema
 

@@ -90,3 +90,16 @@ def java_function(
     type_ = jvm.org.apache.spark.sql.types.DataType.fromDDL(returns)
     session._jsparkSession.udf().register(registered, function, type_)
     return lambda *columns: f.call_function(registered, *columns)
+
+
+def json_function(session: SparkSession, decoder: Any, name: str) -> Callable[..., Column]:
+    """Return the function from a value that has a schema to `json` and `problem`, one of which is null.
+
+    `name` distinguishes the decoder from others of the session.
+    """
+    jvm: Any = session._jvm
+    function = getattr(jvm.io.queryabletopics, "Decoding$Json")(decoder)
+    registered = f"qt_Json_{name}"
+    type_ = jvm.org.apache.spark.sql.types.DataType.fromDDL("json BINARY, problem STRING")
+    session._jsparkSession.udf().register(registered, function, type_)
+    return lambda *columns: f.call_function(registered, *columns)

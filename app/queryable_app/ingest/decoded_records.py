@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark.errors import PySparkException
@@ -11,16 +12,12 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import DataType, StructField, StructType
 
 from queryable_app.config.aggregate_spec import AggregateSpec
-from queryable_app.ingest.catalyst import SqlError, java_function, message
+from queryable_app.config.value_schema import SchemaSource
+from queryable_app.ingest.catalyst import java_function, json_function, message
+from queryable_app.ingest.value_decoders import SchemaError, columns_of, value_decoder
 
 HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 _NUMBERS: Final = {"int": "int", "long": "bigint", "double": "double"}
-
-
-class SchemaError(SqlError):
-    """The schema of the view's values is refused."""
-
-    reason = "SchemaRefused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +30,8 @@ class View:
     sql: str | None = None
     aggregate: AggregateSpec | None = None
     key_by: tuple[str, ...] = ()
+    schema_source: SchemaSource | None = None
+    registry_config: Mapping[str, str] = field(default_factory=dict, repr=False)  # a password
 
 
 def decode_records(session: SparkSession, source: DataFrame, view: View) -> DataFrame:
@@ -40,6 +39,14 @@ def decode_records(session: SparkSession, source: DataFrame, view: View) -> Data
     schema = value_schema(view)
     problem = java_function(session, "Problem", (view.key_format, view.value_format), "string")
     headers = f.col("headers") if "headers" in source.columns else f.lit(None).cast(HEADERS_TYPE)
+    decoder = value_decoder(session, view.schema_source, view.registry_config)
+    json, format = "value", view.value_format
+    if decoder is not None:
+        source = source.withColumn(
+            "_made",
+            json_function(session, decoder, f"{hash(view.schema_source) & 0xFFFFFFFFFFFF:x}")(f.col("value")),
+        )
+        json, format = "_made.json", "json"
     raw = source.select(
         "partition",
         "offset",
@@ -47,10 +54,12 @@ def decode_records(session: SparkSession, source: DataFrame, view: View) -> Data
         headers.alias("headers"),
         f.col("key").alias("_key"),
         f.col("value").alias("_value"),
-        problem(f.col("key"), f.col("value")).alias("_undecodable"),
-        _parsed(schema).alias("_parsed"),
+        f.col(json).alias("_json"),
+        _undecodable(problem(f.col("key"), f.col("value")), decoder is not None).alias("_undecodable"),
+        _parsed(json, schema).alias("_parsed"),
     )
-    mismatch = f.when(f.col("_parsed._corrupt").isNotNull(), "value: not as spec.value.schema has it")
+    said = "schema" if decoder is None else "schemaFrom"
+    mismatch = f.when(f.col("_parsed._corrupt").isNotNull(), f"value: not as spec.value.{said} has it")
     checked = raw.withColumn(
         "_problem", f.coalesce("_undecodable", mismatch) if schema else f.col("_undecodable")
     )
@@ -58,7 +67,7 @@ def decode_records(session: SparkSession, source: DataFrame, view: View) -> Data
         fields = [f.col("_parsed").getField(name).alias(name) for name in schema.fieldNames()]
         value = f.when(f.col("_parsed").isNotNull(), f.struct(*fields))
     else:
-        value = _typed(session, "_value", view.value_format)
+        value = _typed(session, "_json", format)
     return checked.select(
         _typed(session, "_key", view.key_format).alias("key"),
         value.alias("value"),
@@ -68,16 +77,21 @@ def decode_records(session: SparkSession, source: DataFrame, view: View) -> Data
         "offset",
         "_key",
         "_value",
+        "_json",
         "_problem",
         (f.col("_value").isNotNull() & f.col("_problem").isNull()).alias("_live"),
     )
 
 
-def _parsed(schema: StructType | None) -> Column:
+def _undecodable(problem: Column, decoded: bool) -> Column:
+    return f.coalesce(problem, f.col("_made.problem")) if decoded else problem
+
+
+def _parsed(json: str, schema: StructType | None) -> Column:
     if schema is None:
         return f.lit(None).cast("struct<_corrupt:string>")
     whole = StructType([*schema.fields, StructField("_corrupt", DataType.fromDDL("string"))])
-    return f.from_json(f.col("value").cast("string"), whole, {"columnNameOfCorruptRecord": "_corrupt"})
+    return f.from_json(f.col(json).cast("string"), whole, {"columnNameOfCorruptRecord": "_corrupt"})
 
 
 def _typed(session: SparkSession, name: str, format: str) -> Column:
@@ -87,6 +101,9 @@ def _typed(session: SparkSession, name: str, format: str) -> Column:
 
 
 def value_schema(view: View) -> StructType | None:
+    """Return the columns of values, which the view's SQL reads as `value.name`."""
+    if view.schema_source is not None:
+        return columns_of(view.schema_source)
     if view.value_schema is None:
         return None
     try:

@@ -29,6 +29,7 @@ from queryable_app.ingest.writer_jar import REPACKED, writer_jar
 from queryable_app.platform.jars import JarsError, connector_jars, find_java, pyspark_jars
 
 _GATEWAY: Final = "org.apache.spark.api.python.PythonGatewayServer"
+_EXECUTOR: Final = "io.queryabletopics.RekeyExecutor"
 _START_SECONDS_MAX: Final = 120
 _POLL_SECONDS: Final = 0.01
 _PR_SET_PDEATHSIG: Final = 1
@@ -85,15 +86,9 @@ def start_jvm(
     environ: Mapping[str, str],
 ) -> Any:
     """Start the JVM, let PySpark use it, and return PySpark's gateway. `scratch` must exist. `environ` is for the JVM alone."""
-    prepare_environment(os.environ, find_java())
     connection_file = scratch / f"gateway-{secrets.token_hex(8)}"
-    command = [str(find_java()), "-cp", ":".join(map(str, jars)), f"-Xmx{heap}"]
-    process = subprocess.Popen(
-        [*command, *_MODULE_OPTIONS, *options, _GATEWAY],
-        stdin=subprocess.PIPE,
-        env={**os.environ, **environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file)},
-        preexec_fn=partial(_become_child, os.getpid(), ctypes.CDLL(None)),  # no thread runs yet
-    )
+    variables = {**environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file)}
+    process = _start(jars, heap, [*options, _GATEWAY], variables)
     port, secret = _connection(process, connection_file)
     with _gateway_in_environment(port, secret):
         connect: Any = launch_gateway  # PySpark names no types here
@@ -101,6 +96,35 @@ def start_jvm(
     gateway.proc = process
     SparkContext._ensure_initialized(gateway=gateway)
     return gateway
+
+
+def start_executor(
+    jars: Sequence[Path],
+    heap: str,
+    options: Sequence[str],
+    arguments: Sequence[str],
+    scratch: Path,
+    secret: str,
+) -> subprocess.Popen[bytes]:
+    """Start an executor, which connects to the driver that `arguments` name and ends with it."""
+    process = _start(jars, heap, [*options, _EXECUTOR, *arguments], {"SPARK_LOCAL_DIRS": str(scratch)})
+    assert process.stdin is not None
+    with process.stdin as first_line:
+        first_line.write(f"{secret}\n".encode())
+    return process
+
+
+def _start(
+    jars: Sequence[Path], heap: str, options: Sequence[str], environ: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    prepare_environment(os.environ, find_java())
+    command = [str(find_java()), "-cp", ":".join(map(str, jars)), f"-Xmx{heap}"]
+    return subprocess.Popen(
+        [*command, *_MODULE_OPTIONS, *options],
+        stdin=subprocess.PIPE,
+        env={**os.environ, **environ},
+        preexec_fn=partial(_become_child, os.getpid(), ctypes.CDLL(None)),  # no thread runs yet
+    )
 
 
 def jvm_process() -> subprocess.Popen[bytes]:

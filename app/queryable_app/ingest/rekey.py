@@ -22,7 +22,7 @@ from queryable_app.placement.assignment import Placement
 from queryable_app.platform.descriptors import raise_descriptor_limit
 from queryable_app.platform.jars import JarsError, cache_dir
 from queryable_app.platform.log import configure, event
-from queryable_app.platform.mounted_files import read_spec
+from queryable_app.platform.mounted_files import read_spec, read_token
 
 _JVM_EXIT_SECONDS: Final = 2.0
 
@@ -52,13 +52,16 @@ def main() -> int:
 
 
 def _run(settings: NodeSettings, spec: TopicSpec, partitions: int, process: IngestProcess) -> NoReturn:
+    in_pods = bool(settings.pod_address)
     executors = min(spec.ingest.executors, partitions)  # each reads a partition at least
     profile = Profile(
         partitions + 1,
         spec.ingest.driver_memory,
         process.scratch,
         cache_dir(settings.cache_dir),
-        executors,
+        0 if in_pods else executors,
+        settings.pod_address,
+        read_token(settings) if in_pods else "",
     )
     gateway = prepare_jvm(profile)
     process.watch(gateway.proc)

@@ -23,6 +23,7 @@ from queryable_app.aggregates.windows import ahead_ms
 from queryable_app.config.rekey import INTERNAL_TOPIC_CONFIG, internal_topic
 from queryable_app.config.topic_spec import TopicSpec
 from queryable_app.contract import NodeSettings, ObservedTopic
+from queryable_app.ingest.executors import missing_slots
 from queryable_app.ingest.kafka_admin import WITHOUT_METRICS, KafkaAdmin
 from queryable_app.ingest.rekey_gaps import LOOK_SECONDS, SourceGaps
 from queryable_app.ingest.rekey_nodes import RekeyNodes, ReplicaSources
@@ -47,6 +48,7 @@ _FAILURES_MAX: Final = 5  # the doublings of the delay
 _COMMIT_SECONDS: Final = 5.0
 _RECREATED: Final = "was deleted and made again: make a new revision of the view"
 _COUNTS: Final = 4  # of a run, before its offsets
+_EXECUTORS_SECONDS: Final = 20.0  # the first run waits so long for all executors, to spread its tasks
 
 
 class _RunEnded(Exception):
@@ -104,6 +106,8 @@ class RekeyJob:
         # Executors that fail one after the other end Spark, and this process with it.
         if context._jsc.sc().isStopped():
             raise RuntimeError("Spark has ended, because no executor stays alive")
+        if self._settings.pod_address:
+            self._wait_for_executors(context._jsc.sc())
         if self._admin is None:
             self._admin = KafkaAdmin(self._jvm, self._settings.bootstrap_servers, self._spec.kafka_config)
         admin = self._admin
@@ -149,6 +153,17 @@ class RekeyJob:
                 query.stop()
             gaps.close()
             self._jvm.io.queryabletopics.RekeyRun.end(self._run)
+
+    def _wait_for_executors(self, spark: Any) -> None:
+        """Wait until all executors are connected, if this is the first run. Then some suffice: each has a slot for every task."""
+        cluster = self._jvm.io.queryabletopics.RekeyCluster
+        wanted = min(self._spec.ingest.executors, self._partitions)
+        deadline = time.monotonic() + _EXECUTORS_SECONDS
+        while not self._run and cluster.executors(spark) < wanted and time.monotonic() < deadline:
+            self._report("starting", f"{cluster.executors(spark)} of {wanted} executors are connected")
+            time.sleep(_LOOK_SECONDS)
+        if missing := missing_slots(cluster.slots(spark), self._partitions):
+            raise _RunEnded("waiting-for-executors", missing)
 
     def _report(self, state: str, detail: str) -> Sequence[ReplicaSources]:
         return self._nodes.report(state, detail, self._run, self._source_partitions)

@@ -11,6 +11,7 @@ import httpx
 from queryable_app.aggregates.clock import SourceClock
 from queryable_app.contract import NODE_HEADER, REKEY_PATH, NodeSettings
 from queryable_app.placement.assignment import Placement
+from queryable_app.platform.mounted_files import read_token
 from queryable_app.policy.source_positions import SourceStart
 
 _REQUEST_SECONDS: Final = 2.0
@@ -30,8 +31,8 @@ class RekeyNodes:
 
     def __init__(self, settings: NodeSettings) -> None:
         self._placement_path = Path(settings.placement_path)
-        token = Path(settings.internal_token_path).read_text().strip() if settings.internal_token_path else ""
-        self._http = httpx.Client(timeout=_REQUEST_SECONDS, trust_env=False, headers={NODE_HEADER: token})
+        headers = {NODE_HEADER: read_token(settings)}
+        self._http = httpx.Client(timeout=_REQUEST_SECONDS, trust_env=False, headers=headers)
 
     def report(
         self, state: str, detail: str, run: int, source_partitions: int = 0
@@ -43,13 +44,14 @@ class RekeyNodes:
         for address in placement.addresses:
             try:
                 answer = self._http.put(f"{address}{REKEY_PATH}", json=body)
-                replicas += [_replica(each) for each in answer.raise_for_status().json()["replicas"]]
+                replicas += [replica_sources(each) for each in answer.raise_for_status().json()["replicas"]]
             except (httpx.HTTPError, ValueError, KeyError, TypeError):
                 continue
         return replicas
 
 
-def _replica(raw: Any) -> ReplicaSources:
+def replica_sources(raw: Any) -> ReplicaSources:
+    """Parse what a node answers of one replica."""
     # Nodes of an earlier version know no starts, and no view with windows.
     starts = raw.get("starts") or [(0, *SourceClock())] * len(raw["sources"])
     return ReplicaSources(

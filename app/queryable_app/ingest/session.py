@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from queryable_app.ingest.class_archive import archive_options
-from queryable_app.ingest.executors import executor_settings, make_spark_home
+from queryable_app.ingest.executors import executor_settings, make_spark_home, pod_settings
 from queryable_app.ingest.jvm import class_path, own_jars, start_jvm
 
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -39,7 +39,13 @@ class Profile:
     """The directory of jars and class archives."""
 
     executors: int = 0
-    """The executors that run the tasks. 0: the JVM runs them itself."""
+    """The executors that run the tasks, as processes that the JVM starts. 0: the JVM runs them itself."""
+
+    pod_address: str = ""
+    """The address at which executors connect that are pods. Empty: there are none."""
+
+    token: str = field(default="", repr=False)
+    """The token of the view's nodes, if executors are pods."""
 
 
 def start_session(profile: Profile, training: Sequence[str] = ()) -> SparkSession:
@@ -49,7 +55,7 @@ def start_session(profile: Profile, training: Sequence[str] = ()) -> SparkSessio
     """
     if SparkContext._gateway is None:
         prepare_jvm(profile, training)
-    settings = {**_settings(profile), **(_executor_settings(profile) if profile.executors else {})}
+    settings = {**_settings(profile), **_executor_settings(profile)}
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     # The caller of the check reports refused SQL.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
@@ -61,10 +67,11 @@ def prepare_jvm(profile: Profile, training: Sequence[str] = ()) -> Any:
     jars = class_path(profile.cache)
     archive = training or archive_options(profile.cache, jars)
     home = make_spark_home(profile.scratch) if profile.executors else {}
-    return start_jvm(jars, profile.heap, [*_java_options(profile), *archive], profile.scratch, home)
+    options = [*java_options(profile.scratch), *archive]
+    return start_jvm(jars, profile.heap, options, profile.scratch, home)
 
 
-def _java_options(profile: Profile) -> list[str]:
+def java_options(scratch: Path) -> list[str]:
     log4j = resources.files("queryable_app.ingest").joinpath("log4j2.properties")
     return [
         "-XX:+UseSerialGC",
@@ -74,14 +81,18 @@ def _java_options(profile: Profile) -> list[str]:
         "-Xlog:all=error:stderr",
         "-XX:-UsePerfData",  # a file in /tmp without a reader
         "-XX:+ExitOnOutOfMemoryError",  # the supervisor of ingest starts it again
-        f"-Djava.io.tmpdir={profile.scratch}",
+        f"-Djava.io.tmpdir={scratch}",
         f"-Dlog4j2.configurationFile={log4j}",
     ]
 
 
 def _executor_settings(profile: Profile) -> Mapping[str, str]:
-    jars = own_jars(profile.cache)
-    return executor_settings(profile.executors, profile.threads, profile.heap, jars, _java_options(profile))
+    if profile.pod_address:
+        return pod_settings(profile.pod_address, profile.token)
+    if not profile.executors:
+        return {}
+    jars, options = own_jars(profile.cache), java_options(profile.scratch)
+    return executor_settings(profile.executors, profile.threads, profile.heap, jars, options)
 
 
 def _settings(profile: Profile) -> dict[str, str]:

@@ -21,6 +21,7 @@ from queryable_app.config.topic_spec import IngestMode, TopicSpec
 from queryable_app.ingest.decoded_records import View
 from queryable_app.ingest.kafka_admin import WITHOUT_METRICS
 from queryable_app.ingest.transform import Projection, project
+from queryable_app.ingest.value_decoders import value_decoder
 
 # In Real-Time Mode a task that waits for records has one fetch request pending at the broker, which costs nothing. In
 # micro-batches each task waits for its response, so there the broker must not wait for records.
@@ -52,7 +53,14 @@ def view_of(spec: TopicSpec) -> View:
     if spec.source_topic:  # envelopes, which serve decodes
         return View(spec.key_format, "bytes")
     return View(
-        spec.key_format, spec.value_format, spec.value_schema, spec.sql or None, spec.aggregate, spec.key_by
+        spec.key_format,
+        spec.value_format,
+        spec.value_schema,
+        spec.sql or None,
+        spec.aggregate,
+        spec.key_by,
+        spec.schema_source,
+        spec.registry_config,
     )
 
 
@@ -88,6 +96,7 @@ def row_writer(session: SparkSession, start: QueryStart, projection: Projection)
         spec.ttl_ms or 0,
         bool(spec.sql or projection.inputs),
         contribution,
+        value_decoder(session, spec.schema_source, spec.registry_config),
     )
 
 

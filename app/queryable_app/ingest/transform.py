@@ -40,6 +40,7 @@ from queryable_app.ingest.catalyst import (
 )
 from queryable_app.ingest.decoded_records import HEADERS_TYPE, View, decode_records, value_schema
 from queryable_app.ingest.group_keys import group_key
+from queryable_app.ingest.value_decoders import value_decoder
 
 RELATION: Final = "records"
 _relation_lock: Final = threading.Lock()  # the queries of a pod's workers share the session, and so this name
@@ -123,6 +124,7 @@ def project(session: SparkSession, source: DataFrame, view: View) -> Projection:
     timestamp_ms = f.unix_millis("timestamp").alias("timestamp_ms")
     if view.sql is None:
         value_schema(view)  # it can be parsed without a query
+        value_decoder(session, view.schema_source, view.registry_config)
         return Projection(source.select("partition", "offset", timestamp_ms, "key", "value"), False)
     decoded = decode_records(session, source, view)
     select = _select(session, decoded, view.sql)
@@ -191,7 +193,7 @@ def _keyed_rows(session: SparkSession, source: DataFrame, view: View) -> Project
     select = None
     if view.sql is not None:  # the record key is a column like any other here
         select = replace(_select(session, decoded, view.sql), keys=frozenset())
-    stored = f.col("_value") if select is None else _json(session, select, view).cast("binary")
+    stored = f.col("_json") if select is None else _json(session, select, view).cast("binary")
     own = ("partition", "offset", "timestamp", "_key", "_problem", "_live", "_kept")
     frame = _with_kept(session, decoded, select).select(
         *own, f.when(f.col("_kept"), stored).alias("_stored"), *_outputs(session, select)
@@ -315,6 +317,8 @@ def _json(session: SparkSession, select: _Select, view: View) -> Column:
     if [name for name, _ in select.values] != ["value"]:
         return f.to_json(f.struct(*columns), options)
     untouched = name_of(select.values[0][1]) == "AttributeReference"
+    if untouched and view.schema_source is not None:
+        return f.col("_json")
     if untouched and view.value_format == "json" and view.value_schema is None:
         return columns[0]  # it is JSON already
     # to_json takes no bare numbers and texts, so encode an array of one element and cut off the brackets.

@@ -64,7 +64,9 @@ def _write(session: SparkSession, path: Path) -> None:
     contribution = jvm.io.queryabletopics.Contribution(_TYPES, _FILTERED)
     for rows, added in ((_ROWS, None), (_ADDED, contribution)):
         aggregates = added is not None
-        writer = jvm.io.queryabletopics.RowWriter(str(path), 1, 1, "string", "json", 0, aggregates, added)
+        writer = jvm.io.queryabletopics.RowWriter(
+            str(path), 1, 1, "string", "json", 0, aggregates, added, None
+        )
         writer.open(0, 0)
         for row in rows:
             writer.process(jvm.io.queryabletopics.SampleRow.of(*row))

@@ -26,6 +26,9 @@ _COMPILE_SECONDS_MAX: Final = 120
 REPACKED: Final = ("janino-", "commons-compiler-")
 """The prefixes of pyspark's jars whose classes are repacked into the writer's jar."""
 
+_SERVICES: Final = {"org.apache.spark.scheduler.ExternalClusterManager": "io.queryabletopics.RekeyCluster"}
+"""The classes that the JVM finds by the interface that they implement."""
+
 _FIXED_TIME: Final = (2020, 1, 1, 0, 0, 0)  # equal classes make an equal jar
 
 
@@ -37,7 +40,7 @@ def writer_jar(cache: Path, connector: Sequence[Path]) -> Path:
         if source.name.endswith(".java")
     }
     digest = hashlib.sha256(importlib.metadata.version("pyspark").encode())
-    digest.update(repr(REPACKED).encode())
+    digest.update(repr((REPACKED, _SERVICES)).encode())
     for name in sorted(sources):
         digest.update(name.encode() + sources[name])
     jar = cache / f"row-writer-{digest.hexdigest()[:16]}.jar"
@@ -72,6 +75,8 @@ def _compile(sources: dict[str, bytes], scratch: Path, connector: Sequence[Path]
     with zipfile.ZipFile(jar, "w") as archive:
         for path in sorted(classes.rglob("*.class")):
             archive.writestr(zipfile.ZipInfo(str(path.relative_to(classes)), _FIXED_TIME), path.read_bytes())
+        for interface, implementation in _SERVICES.items():
+            archive.writestr(zipfile.ZipInfo(f"META-INF/services/{interface}", _FIXED_TIME), implementation)
         for signed in janino:
             _repack(signed, archive)
     return jar

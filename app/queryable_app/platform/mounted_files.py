@@ -13,6 +13,7 @@ from typing import Any, Final, get_args
 
 from queryable_app.config.rekey import GroupKeyFormat, is_rekeyed, spec_of_nodes
 from queryable_app.config.topic_spec import TopicSpec, parse_spec_json
+from queryable_app.config.value_schema import split_settings
 from queryable_app.contract import NodeSettings, SettingsError
 
 _SPEC_BYTES_MAX: Final = 2 << 20  # a resource is at most 1.5 MiB
@@ -30,7 +31,15 @@ def read_spec(settings: NodeSettings) -> TopicSpec:
         raise SettingsError(f"{path} (QT_SPEC_PATH) is not a resource's spec: {error!r}") from None
     if not settings.kafka_secret_dir:
         return spec
-    return replace(spec, kafka_config={**spec.kafka_config, **kafka_secret(Path(settings.kafka_secret_dir))})
+    given = {**spec.kafka_config, **spec.registry_config, **kafka_secret(Path(settings.kafka_secret_dir))}
+    kafka_config, registry_config = split_settings(given)
+    return replace(spec, kafka_config=kafka_config, registry_config=registry_config)
+
+
+def read_token(settings: NodeSettings) -> str:
+    """Return the token of the view's nodes, or an empty text if they have none. Raise OSError."""
+    path = settings.internal_token_path
+    return Path(path).read_text().strip() if path else ""
 
 
 def read_node_spec(settings: NodeSettings) -> TopicSpec:

@@ -46,10 +46,11 @@ from queryable_app.serve.feed.control_socket import ControlSocket
 from queryable_app.serve.feed.dead_letters import DeadLetterTopic
 from queryable_app.serve.feed.ingest_status import IngestStatus
 from queryable_app.serve.feed.keyed_rows import KeyedRows
+from queryable_app.serve.feed.logged_changes import CHANGES_RETENTION_MS, LoggedChanges
 from queryable_app.serve.feed.rekey_job_status import RekeyJobStatus
 from queryable_app.serve.feed.rekeyed_rows import RekeyedRows
 from queryable_app.serve.feed.row_socket import RowSocket
-from queryable_app.serve.feed.slices import Slices, View
+from queryable_app.serve.feed.slices import LatestRows, Slices, View
 from queryable_app.serve.feed.watchdog import Watchdog
 from queryable_app.serve.feed.window_slices import aggregate_view
 from queryable_app.serve.kafka.end_offsets import EndOffsets, SourceEndOffsets
@@ -71,7 +72,9 @@ from queryable_app.serve.store.shared_memory import SharedMemory
 from queryable_app.serve.store.store import Store
 from queryable_app.serve.store.store_errors import StoreError, StoreUnavailable
 from queryable_app.serve.store.sweeper import Sweeper
+from queryable_app.wire.avro_forms import avro_forms, record_encoding
 from queryable_app.wire.disk_format import Identity
+from queryable_app.wire.index_entries import RowIndexes
 from queryable_app.wire.serde import key_codec
 
 _MEASURE_SECONDS: Final = 0.5
@@ -96,6 +99,9 @@ class Node:
         ] = []  # called when the read settings change, and when the node drains
         self.codec = key_codec(spec.key_format)
         self.render = value_renderer(spec)
+        self.avro_forms = avro_forms(spec)
+        """By media type: what makes a value's other representations of its JSON."""
+        self.encode_record = record_encoding(spec)
         self.combine = newer_row if spec.aggregate is None else merged_row(_row_merger(spec.aggregate))
         """Makes one row of the two that a key has in two partitions."""
         window = None if spec.aggregate is None else spec.aggregate.window
@@ -119,7 +125,8 @@ class Node:
             Path(settings.data_dir), spec.high_water_percent, self.assigned_replicas.pause
         )
         retention_ms = None if window is None else window.retention_ms
-        self.sweeper = Sweeper(replicas, spec.ttl_ms or retention_ms, self.windows)
+        changes_ms = CHANGES_RETENTION_MS if spec.changes else None
+        self.sweeper = Sweeper(replicas, spec.ttl_ms or retention_ms, self.windows, changes_ms)
         self._measuring: asyncio.Task[None] | None = None
 
     def _create_kafka_parts(self) -> None:
@@ -145,7 +152,9 @@ class Node:
             self.replicas,
             settings.peer_copy_mb_per_second_max,
         )
-        self.hydration = PeerHydration(self.peers, application, self.spec.topic)
+        self.hydration = PeerHydration(
+            self.peers, application, self.spec.topic, indexes=self.replicas.indexes
+        )
 
     def _create_ingest_parts(self) -> None:
         settings, spec, replicas = self.settings, self.spec, self.replicas
@@ -156,6 +165,8 @@ class Node:
                 view = RekeyedRows(view, replicas.source_partitions, self.windows is not None)
         elif spec.source_topic:
             view = KeyedRows(replicas.source_partitions)
+        if spec.changes:
+            view = LoggedChanges(view or LatestRows())
         self.slices = Slices(replicas, self.codec, spec.on_bad_record, self.dead_letters, view)
         run_dir = Path(settings.run_dir)
         self._rows = RowSocket(run_dir / ROW_SOCKET, self.slices, lambda: self.last_read_ms)
@@ -191,11 +202,15 @@ class Node:
         memory = SharedMemory(
             settings.block_cache_mb, settings.write_buffer_mb, len(assigned), descriptors.store_files
         )
-        replicas = [_open_replica(settings, spec, placement, partition, memory) for partition in assigned]
+        indexes = RowIndexes(spec.indexes, value_renderer(spec)) if spec.indexes else None
+        replicas = [
+            _open_replica(settings, spec, placement, partition, memory, indexes) for partition in assigned
+        ]
         mismatches_path = Path(settings.data_dir, settings.application_id, PARTITIONER_MISMATCHES_FILE)
         partitioner = PartitionerInUse(spec.partitioner, placement.partitions, mismatches_path)
         sources = _source_partitions(spec, placement)
-        return Node(settings, spec, Replicas(placement, replicas, partitioner, sources), memory, descriptors)
+        held = Replicas(placement, replicas, partitioner, sources, indexes)
+        return Node(settings, spec, held, memory, descriptors)
 
     @property
     def placement(self) -> Placement:
@@ -336,14 +351,19 @@ def _source_partitions(spec: TopicSpec, placement: Placement) -> int:
 
 
 def _open_replica(
-    settings: NodeSettings, spec: TopicSpec, placement: Placement, partition: int, memory: SharedMemory
+    settings: NodeSettings,
+    spec: TopicSpec,
+    placement: Placement,
+    partition: int,
+    memory: SharedMemory,
+    indexes: RowIndexes | None,
 ) -> Replica:
     role = role_of(placement, partition, settings.ordinal)
     identity = Identity(settings.application_id, spec.topic, partition)
     path = store_path(Path(settings.data_dir), settings.application_id, partition)
     sources = _source_partitions(spec, placement)
     try:
-        return new_replica(partition, role, Store.open(path, identity, memory), sources)
+        return new_replica(partition, role, Store.open(path, identity, memory, indexes), sources)
     except (StoreUnavailable, OSError) as error:
         replica = new_replica(partition, role, None, sources)
         replica.absent = f"cannot be opened at present: {error}"

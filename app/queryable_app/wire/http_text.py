@@ -16,7 +16,10 @@ from queryable_app.errors import Failure, Reason, invalid, shown
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
+EVENTS: Final = "text/event-stream"
 BYTES: Final = "application/octet-stream"
+AVRO: Final = "application/avro"
+AVRO_JSON: Final = "application/avro+json"
 PROBLEM: Final = "application/problem+json"
 
 PARAMETERS_MAX: Final = 100  # a view of 50 partitions needs 50 for min-position

@@ -13,7 +13,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -134,8 +134,15 @@ def value_to_json(stored_value: bytes, format: StoredFormat) -> bytes:
     return _to_json(stored_value.decode()).encode()
 
 
-def value_from_json(given: JsonText, format: ValueFormat) -> bytes:
-    """Return the bytes that a producer with the format's serializer sends. The caller handles deletions."""
+def value_from_json(
+    given: JsonText, format: ValueFormat, encode: Callable[[bytes], bytes] | None = None
+) -> bytes:
+    """Return the bytes that a producer with the format's serializer sends. The caller handles deletions.
+
+    `encode` is that of a format with a schema, and takes the JSON text.
+    """
+    if encode is not None:
+        return encode(given.raw)
     if format == "json":
         return given.raw  # unchanged: no number is rounded, no member sorted
     if format in _WIDTHS and not isinstance(given.value, str):

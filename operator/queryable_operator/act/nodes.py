@@ -170,9 +170,12 @@ def parse_node_status(status: Mapping[str, Any], now: float) -> NodeStatus:
     )
 
 
+_JOB_STOPPED: Final = ("failed", "waiting-for-executors")
+
+
 def _rekey_error(job: Any) -> str | None:
     """Return why the rekey job cannot continue. Only a node of a rekeyed view reports its job."""
-    failed = isinstance(job, Mapping) and job.get("state") == "failed"
+    failed = isinstance(job, Mapping) and job.get("state") in _JOB_STOPPED
     return one_line(str(job.get("detail"))) if failed else None
 
 

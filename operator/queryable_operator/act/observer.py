@@ -95,6 +95,7 @@ class Observer:
     _last_statuses: dict[NodeKey, NodeStatus] = field(default_factory=dict)
 
     async def observe(self, resource: Manifest) -> Observation:
+        resource = await self._with_schema(resource)
         uid = resource["metadata"]["uid"]
         objects = self.watch_cache.objects_of(self.key)
         children, name_conflicts = _split_by_owner(objects, uid, self.key[1])
@@ -128,6 +129,22 @@ class Observer:
             kafka_cleanup_error=self.kafka_cleanup_error,
         )
         return Observation(observed, tokens, nodes, settings.config)
+
+    async def _with_schema(self, resource: Manifest) -> Manifest:
+        """Return the resource with the schema's text in place of the ConfigMap that has it, so that another text is another
+        spec. Without the ConfigMap the reference stays, which is refused by name."""
+        value = resource["spec"].get("value", {})
+        source = value.get("schemaFrom", {})
+        reference = source.get("configMapRef")
+        if not reference:
+            return resource
+        live = await self.cluster.get("ConfigMap", self.key[0], reference["name"])
+        text = ((live or {}).get("data") or {}).get(reference["key"])
+        if not text:
+            return resource
+        resolved = {name: part for name, part in source.items() if name != "configMapRef"} | {"inline": text}
+        spec = {**resource["spec"], "value": {**value, "schemaFrom": resolved}}
+        return {**resource, "spec": spec}
 
     def forget_token(self, name: str) -> None:
         """Drop a token after its Secret was created or deleted."""
@@ -218,11 +235,11 @@ def _split_by_owner(
         if ref.kind == "EndpointSlice":
             continue
         if ref.kind in _UNOWNED:
-            if _revision_and_pod(view, ref, live) is not None or _is_rekey_pod(view, ref, live):
+            if _revision_and_pod(view, ref, live) is not None or _is_pod_of_job(view, ref, live):
                 children[ref] = live
         elif is_owned(live, uid):
             children[ref] = live
-        elif ref.name == view or revision_of(view, ref) is not None or _is_rekey_job(view, ref):
+        elif ref.name == view or revision_of(view, ref) is not None or _is_of_job(view, ref):
             name_conflicts.add(ref)
     return children, name_conflicts
 
@@ -241,15 +258,22 @@ def _revision_and_pod(view: str, ref: Ref, live: Manifest) -> tuple[int, PodInde
     return revision, PodIndex(int(text))
 
 
-def _is_rekey_job(view: str, ref: Ref) -> bool:
-    """Return whether the name is that of the StatefulSet of a rekey job of this view."""
-    return ref.kind == "StatefulSet" and names.revision_of_rekey_job(view, ref.name) is not None
+def _is_of_job(view: str, ref: Ref) -> bool:
+    """Return whether the name is that of an object of a rekey job of this view, or of its executors."""
+    if ref.kind == "StatefulSet" and names.revision_of_executors(view, ref.name) is not None:
+        return True
+    return ref.kind in ("Service", "StatefulSet") and names.revision_of_rekey_job(view, ref.name) is not None
 
 
-def _is_rekey_pod(view: str, ref: Ref, live: Manifest) -> bool:
-    """Return whether this is the pod of a rekey job of this view."""
-    revision = names.revision_number(live["metadata"].get("labels", {}).get(names.REKEY_LABEL))
-    is_named = revision is not None and ref.name == names.rekey_pod(view, revision)
+def _is_pod_of_job(view: str, ref: Ref, live: Manifest) -> bool:
+    """Return whether this is the pod of a rekey job of this view, or of one of its executors."""
+    labels = live["metadata"].get("labels", {})
+    of_job = names.revision_number(labels.get(names.REKEY_LABEL))
+    of_executors = names.revision_number(labels.get(names.EXECUTOR_LABEL))
+    is_named = (of_job is not None and ref.name == names.rekey_pod(view, of_job)) or (
+        of_executors is not None
+        and names.revision_of_executors(view, ref.name.rpartition("-")[0]) == of_executors
+    )
     return ref.kind == "Pod" and is_named and _is_of_stateful_set(live)
 
 

@@ -6,11 +6,12 @@ import base64
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from queryable_app.contract import DEFAULT_PORT
+from queryable_app.contract import DEFAULT_PORT, REKEY_BLOCKS_PORT, REKEY_PORT
 from queryable_operator.build.children import child
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest
 from queryable_operator.spec.pods import PodLayout
+from queryable_operator.spec.rekeying import executor_count
 from queryable_operator.spec.resource import Identity, View
 from queryable_operator.spec.settings import OperatorSettings
 
@@ -36,7 +37,11 @@ def network_policy(view: View, settings: OperatorSettings, layouts: Iterable[Pod
     ingress: dict[str, Any] = {"ports": ports}
     if peers := view.raw.get("networkPolicy", {}).get("from"):
         ingress["from"] = [*peers, {"podSelector": nodes}, *_operator(settings)]
-    spec = {"podSelector": nodes, "policyTypes": ["Ingress"], "ingress": [ingress]}
+    rules = [ingress]
+    if executor_count(view.raw):
+        spark = [{"protocol": "TCP", "port": port} for port in (REKEY_PORT, REKEY_BLOCKS_PORT)]
+        rules.append({"ports": spark, "from": [{"podSelector": nodes}]})
+    spec = {"podSelector": nodes, "policyTypes": ["Ingress"], "ingress": rules}
     return child(view, None, "NetworkPolicy", {"spec": spec})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queryable_app.contract import DEFAULT_PORT
+from queryable_app.contract import DEFAULT_PORT, REKEY_BLOCKS_PORT, REKEY_PORT
 from queryable_operator.build.children import child
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest
@@ -25,6 +25,21 @@ def headless(view: View, revision: int, layout: PodLayout) -> Manifest:
         ],
     }
     return child(view, revision, "Service", {"spec": spec})
+
+
+def rekey_driver(view: View, revision: int) -> Manifest:
+    """Build the Service at which executors find the pod of the rekey job, also before it is ready."""
+    spec = {
+        "type": "ClusterIP",
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": dict(names.rekey_selector(view.name, revision)),
+        "ports": [
+            {"name": name, "protocol": "TCP", "port": port, "targetPort": port}
+            for name, port in (("driver", REKEY_PORT), ("blocks", REKEY_BLOCKS_PORT))
+        ],
+    }
+    return child(view, revision, "Service", {"spec": spec}, name=names.rekey_job(view.name, revision))
 
 
 def client(view: View, active: int) -> Manifest:

@@ -143,9 +143,13 @@ def _stateful_sets(view: str, live: LiveRevision) -> tuple[Ref, ...]:
 
 
 def _job_objects(view: str, live: LiveRevision) -> tuple[Ref, ...]:
-    if live.rekey_job.stateful_set is None:
-        return ()
-    return (Ref("StatefulSet", names.rekey_job(view, live.number)),)
+    job, executors = names.rekey_job(view, live.number), names.executors(view, live.number)
+    there = (
+        (live.rekey_job.stateful_set, Ref("StatefulSet", job)),
+        (live.executors.stateful_set, Ref("StatefulSet", executors)),
+        (live.executors.service, Ref("Service", job)),
+    )
+    return tuple(ref for manifest, ref in there if manifest is not None)
 
 
 def _pods(live: LiveRevision) -> Iterator[Ref]:

@@ -168,7 +168,7 @@ def _apply_pods(pass_: ReconcilePass, live: LiveRevision, record: RevisionRecord
     nodes = Plan(
         apply=(wanted, *_larger_claims(view, live)), node_updates=tuple(_node_updates(view, live, record))
     )
-    apply = _merge([nodes, apply_rekey_job(pass_.observed, view, live, record)])
+    apply = _merge([nodes, apply_rekey_job(pass_.observed, view, live, record, pass_.settings)])
     if view.suspended or pass_.view.suspended:  # from the first pass after the change on
         return apply
     return _merge(

@@ -376,7 +376,7 @@ def _before_start(inputs: StatusInputs, live: LiveRevision) -> str:
 def _job_problem(inputs: StatusInputs, live: LiveRevision) -> str:
     """Return why the rekey job of a revision does not work as a sentence that follows another, or an empty text."""
     job, last = live.rekey_job, conditions_by_type(inputs.status).get("Degraded", {})
-    problem = job.problem(inputs.observed.now)
+    problem = job.problem(inputs.observed.now) or live.executors.problem(inputs.observed.now)
     if problem is None and last.get("reason") == _REKEY_JOB_FAILED:
         problem = job.error
     name = names.revision_text(live.number)

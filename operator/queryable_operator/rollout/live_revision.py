@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from queryable_operator.build.settings_map import RevisionRecord, record_of
+from queryable_operator.rollout.executors import NO_EXECUTORS, Executors, executors_of
 from queryable_operator.rollout.pod import Pod, pod_of
 from queryable_operator.rollout.rekey_job import NO_REKEY_JOB, RekeyJob, rekey_job
 from queryable_operator.spec import names
@@ -24,6 +25,10 @@ _ORDINAL: Final = re.compile(r"-(0|[1-9][0-9]{0,3})$")
 BUILD_INPUTS_ANNOTATION: Final = f"{names.GROUP}/made-of"
 """On the StatefulSet: the revision's `BuildInputs`, from which a deleted ConfigMap is recovered after the spec has changed."""
 
+_JOB_NAMES: Final = (
+    (("Pod", "StatefulSet", "Service"), names.revision_of_rekey_job),
+    (("Pod", "StatefulSet"), names.revision_of_executors),
+)
 _CLAIM: Final = "PersistentVolumeClaim"
 _CLAIM_PREFIX: Final = names.volume_claim("", 1, 0).partition("-")[0]
 
@@ -65,6 +70,7 @@ class LiveRevision:
     """Parsed from its StatefulSet. Compare it with a hash before use: a user may have edited it."""
 
     rekey_job: RekeyJob = NO_REKEY_JOB
+    executors: Executors = NO_EXECUTORS
 
     @property
     def recorded_spec(self) -> Mapping[str, Any] | None:
@@ -92,9 +98,9 @@ class LiveRevision:
 
     @property
     def all_pods(self) -> tuple[Pod, ...]:
-        """Return the pods of the nodes, and that of the rekey job."""
+        """Return the pods of the nodes, that of the rekey job, and those of its executors."""
         job = self.rekey_job.pod
-        return (*self.pods.values(), *(() if job is None else (job,)))
+        return (*self.pods.values(), *(() if job is None else (job,)), *self.executors.pods)
 
     @property
     def config_map_uid(self) -> str:
@@ -144,8 +150,9 @@ def _revision_of(view: str, ref: Ref) -> int | None:
     name = ref.name.removeprefix(f"{_CLAIM_PREFIX}-") if ref.kind == _CLAIM else ref.name
     if ref.kind in (_CLAIM, "Pod"):
         name = _ORDINAL.sub("", name)
-    if ref.kind in ("Pod", "StatefulSet") and (number := names.revision_of_rekey_job(view, name)) is not None:
-        return number
+    for kinds, revision_of in _JOB_NAMES:
+        if ref.kind in kinds and (number := revision_of(view, name)) is not None:
+            return number
     prefix, _, revision = name.rpartition("-")
     return names.revision_number(revision) if prefix == view else None
 
@@ -159,8 +166,9 @@ def _live(
 ) -> LiveRevision:
     pods, claims, single = {}, {}, {}
     of_job = (Ref("StatefulSet", names.rekey_job(view, number)), Ref("Pod", names.rekey_pod(view, number)))
+    executors, of_executors = executors_of(view, number, objects)
     for ref, manifest in objects.items():
-        if ref in of_job:
+        if ref in of_job or ref in of_executors:
             continue
         match = _ORDINAL.search(ref.name)
         if ref.kind not in (_CLAIM, "Pod"):
@@ -172,7 +180,7 @@ def _live(
             claims[PodIndex(int(match[1]))] = manifest
     record, build_inputs = _record(single.get("ConfigMap")), _made_of(single.get("StatefulSet", {}))
     job = rekey_job(objects.get(of_job[0]), of_job[1].name, objects.get(of_job[1]), now)
-    return LiveRevision(number, single, pods, claims, node_statuses, record, build_inputs, job)
+    return LiveRevision(number, single, pods, claims, node_statuses, record, build_inputs, job, executors)
 
 
 def _record(config_map: Manifest | None) -> RevisionRecord | None:

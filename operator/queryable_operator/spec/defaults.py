@@ -65,17 +65,18 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 }
 """By path below `spec`. A parent stands before its fields."""
 
+_BY_NAMES: Final = tuple((tuple(path.split(".")), default) for path, default in DEFAULTS.items())
+
 
 def with_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the spec with every default filled in, as the API server stores it."""
     whole: dict[str, Any] = copy.deepcopy(dict(spec))
-    for path, default in DEFAULTS.items():
-        *parents, name = path.split(".")
+    for (*parents, name), default in _BY_NAMES:
         holder: Any = whole
         for parent in parents:
             holder = holder.get(parent) if isinstance(holder, dict) else None
-        if isinstance(holder, dict):
-            holder.setdefault(name, copy.deepcopy(default))
+        if isinstance(holder, dict) and name not in holder:
+            holder[name] = copy.deepcopy(default)
     return whole
 
 

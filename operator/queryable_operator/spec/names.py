@@ -27,6 +27,9 @@ REVISION_LABEL: Final = f"{GROUP}/revision"
 REKEY_LABEL: Final = f"{GROUP}/rekey"
 """On the pod of a rekey job, in place of `REVISION_LABEL`: its revision. No selector of nodes matches it."""
 
+EXECUTOR_LABEL: Final = f"{GROUP}/executor"
+"""On the pods of a rekey job's executors, in place of `REVISION_LABEL`: their revision. No other selector matches it."""
+
 OPERATOR_LABELS: Final = {
     "app.kubernetes.io/part-of": "queryable-topics",
     "app.kubernetes.io/component": "operator",
@@ -41,6 +44,7 @@ REKEY_SUFFIX: Final = rekey.internal_topic("")
 
 _REVISION: Final = re.compile(r"r([1-9][0-9]{0,5})")
 _JOB: Final = "-rekey"
+_EXECUTORS: Final = "-executor"
 
 
 def revision_text(number: int) -> str:
@@ -59,7 +63,7 @@ def child(view: str, revision: int) -> str:
 
 
 def rekey_job(view: str, revision: int) -> str:
-    """Return the name of the StatefulSet of a revision's rekey job."""
+    """Return the name of the StatefulSet of a revision's rekey job, and of the Service at which its executors connect."""
     return f"{child(view, revision)}{_JOB}"
 
 
@@ -69,8 +73,26 @@ def rekey_pod(view: str, revision: int) -> str:
 
 def revision_of_rekey_job(view: str, name: str) -> int | None:
     """Return the revision whose rekey job has a StatefulSet with this name, or None."""
-    revision = revision_number(name.removeprefix(f"{view}-").removesuffix(_JOB))
-    return revision if revision is not None and name == rekey_job(view, revision) else None
+    return _revision_before(_JOB, view, name)
+
+
+def executors(view: str, revision: int) -> str:
+    """Return the name of the StatefulSet of the executors of a revision's rekey job."""
+    return f"{child(view, revision)}{_EXECUTORS}"
+
+
+def executor_pod(view: str, revision: int, index: int) -> str:
+    return f"{executors(view, revision)}-{index}"
+
+
+def revision_of_executors(view: str, name: str) -> int | None:
+    """Return the revision whose executors have a StatefulSet with this name, or None."""
+    return _revision_before(_EXECUTORS, view, name)
+
+
+def _revision_before(suffix: str, view: str, name: str) -> int | None:
+    revision = revision_number(name.removeprefix(f"{view}-").removesuffix(suffix))
+    return revision if revision is not None and name == f"{child(view, revision)}{suffix}" else None
 
 
 def internal_topic(application_id: str) -> str:
@@ -140,6 +162,11 @@ def revision_labels(view: str, revision: int) -> Mapping[str, str]:
 def rekey_selector(view: str, revision: int) -> Mapping[str, str]:
     """Return the selector of the pod of a revision's rekey job."""
     return {VIEW_LABEL: view, REKEY_LABEL: revision_text(revision)}
+
+
+def executor_selector(view: str, revision: int) -> Mapping[str, str]:
+    """Return the selector of the pods of a revision's executors."""
+    return {VIEW_LABEL: view, EXECUTOR_LABEL: revision_text(revision)}
 
 
 def selector(view: str, revision: int) -> Mapping[str, str]:

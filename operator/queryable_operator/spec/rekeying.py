@@ -20,3 +20,12 @@ def is_rekeyed(spec: Mapping[str, Any]) -> bool:
         isinstance(columns, list) and columns not in ([], _RECORD_KEY)
         for columns in (group_by, view.get("keyBy"))
     )
+
+
+def executor_count(spec: Mapping[str, Any], partitions: int | None = None) -> int:
+    """Return the number of executors that the rekey job has. More than partitions would have nothing to read."""
+    ingest = spec.get("ingest")
+    wanted = ingest.get("executors") if isinstance(ingest, Mapping) and is_rekeyed(spec) else None
+    if not isinstance(wanted, int):
+        return 0
+    return wanted if partitions is None else min(wanted, partitions)

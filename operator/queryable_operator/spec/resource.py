@@ -15,7 +15,6 @@ from queryable_app.config.kafka_settings import KafkaSettingsError, kafka_connec
 from queryable_app.config.topic_spec import SpecError, TopicSpec, duration_ms, parse_spec
 from queryable_operator.spec import names
 from queryable_operator.spec.defaults import with_defaults
-from queryable_operator.spec.executors import check_executors
 from queryable_operator.spec.observed import Manifest
 from queryable_operator.spec.pods import PodLayout
 from queryable_operator.spec.requirements import check_requirements
@@ -100,7 +99,6 @@ def _view(identity: Identity, given: Mapping[str, Any]) -> View:
     if size > SPEC_CHARACTERS_MAX:
         raise SpecError(f"spec: {size} characters as JSON, and the limit is {SPEC_CHARACTERS_MAX}")
     raw = with_defaults(given)
-    check_executors(raw)
     spec = parse_spec(raw)
     _check_kafka(raw["kafka"])
     check_nodes(spec.replicas, PodLayout.of(raw))

@@ -18,7 +18,9 @@ from queryable_app.config.topic_spec import (
     parse_spec,
     parse_spec_json,
 )
+from queryable_app.config.value_schema import BASIC, TOKEN, authorization
 
+INDEX = {"name": "by-user", "field": "user", "type": "string"}
 COUNT: dict[str, Any] = {"columns": [{"name": "n", "op": "count"}]}
 SMALL: dict[str, Any] = {"kafka": {"bootstrapServers": "kafka:9092"}, "topic": "users"}
 
@@ -75,6 +77,9 @@ def test_full_spec_sets_every_field() -> None:
     )
 
 
+REGISTRY = {"format": "avro", "schemaFrom": {"registryUrl": "https://registry:8081"}}
+
+
 @pytest.mark.parametrize(
     ("fields", "path"),
     [
@@ -82,6 +87,32 @@ def test_full_spec_sets_every_field() -> None:
         ({"value": {"format": "protobuf"}}, "spec.value.format"),
         ({"value": {"format": "string", "schema": "a INT"}}, "spec.value.schema"),
         ({"value": {"schemaFrom": {"inline": "{}"}}}, "spec.value.schemaFrom"),
+        ({"value": {"format": "avro"}}, "spec.value.schemaFrom"),
+        ({"value": {"format": "avro", "schema": "a INT"}}, "spec.value.schema"),
+        ({"value": {"format": "avro", "schemaFrom": {"inline": "{}"}}}, "spec.value.schemaFrom.inline"),
+        (
+            {"value": {"format": "avro", "schemaFrom": {"inline": '"int"' + " " * 65536}}},
+            "spec.value.schemaFrom.inline",
+        ),
+        (
+            {"value": {"format": "avro", "schemaFrom": {"configMapRef": {"name": "a", "key": "b"}}}},
+            "spec.value.schemaFrom.configMapRef",
+        ),
+        ({"value": REGISTRY, "read": {"ingest": True}}, "spec.read.ingest"),
+        *(
+            (
+                {"value": {"format": "avro", "schemaFrom": {"registryUrl": url}}},
+                "spec.value.schemaFrom.registryUrl",
+            )
+            for url in (
+                "ftp://a",
+                "http://",
+                "http://a:b",
+                "http://user:secret@a",
+                "http://a/?b",
+                "http://a b",
+            )
+        ),
         ({"partitioner": "custom"}, "spec.partitioner"),
         ({"onBadRecord": "Panic"}, "spec.onBadRecord"),
         ({"onDataLoss": "Shrug"}, "spec.onDataLoss"),
@@ -93,8 +124,27 @@ def test_full_spec_sets_every_field() -> None:
         ({"view": {"keyBy": ["user"]}, "read": {"ingest": True}}, "spec.read.ingest"),
         ({"view": {"keyBy": ["user"]}, "onBadRecord": "DeadLetter"}, "spec.onBadRecord"),
         ({"view": {"history": {"retention": "7d"}}}, "spec.view.history"),
-        ({"view": {"indexes": [{"name": "by-user"}]}}, "spec.view.indexes"),
-        ({"view": {"changes": True}}, "spec.view.changes"),
+        ({"view": {"indexes": [{"name": "by-user"}]}}, "spec.view.indexes[0].field"),
+        ({"view": {"indexes": [{**INDEX, "type": "uuid"}]}}, "spec.view.indexes[by-user].type"),
+        ({"view": {"indexes": [{**INDEX, "field": "a..b"}]}}, "spec.view.indexes[by-user].field"),
+        ({"view": {"indexes": [INDEX, INDEX]}}, "spec.view.indexes"),
+        ({"view": {"indexes": [{**INDEX, "name": f"i{n}"} for n in range(17)]}}, "spec.view.indexes"),
+        ({"view": {"indexes": [INDEX]}, "value": {"format": "string"}}, "spec.view.indexes"),
+        (
+            {"view": {"indexes": [INDEX], "kind": "aggregate", "aggregate": COUNT}},
+            "spec.view.indexes[by-user].field",
+        ),
+        (
+            {
+                "view": {
+                    "indexes": [INDEX],
+                    "kind": "aggregate",
+                    "aggregate": {**COUNT, "window": {"size": "1m"}},
+                }
+            },
+            "spec.view.indexes",
+        ),
+        ({"view": {"changes": True, "keyBy": ["user"]}}, "spec.view.changes"),
         ({"view": {"ttl": "0s"}}, "spec.view.ttl"),
         ({"view": {"ttl": "soon"}}, "spec.view.ttl"),
         ({"auth": {"jwt": {}}}, "spec.auth"),
@@ -165,3 +215,16 @@ def test_view_with_sql_stores_json() -> None:
 def test_replication_factor_counts_the_active_replica() -> None:
     """A partition has one active replica and its standby replicas."""
     assert parse_spec(SMALL | {"replicas": 3, "standbyReplicas": 2}).replication_factor == 3
+
+
+def test_settings_of_the_registry_are_not_kafkas() -> None:
+    """A registry's credentials are kept from Kafka's clients; an unknown one, and two at once, are refused without values."""
+    kafka = {"bootstrapServers": "a:1", "config": {"retries": "3", BASIC: "ann:secret"}}
+    parsed = parse_spec({"kafka": kafka, "topic": "t", "value": REGISTRY})
+    assert (parsed.kafka_config, parsed.registry_config) == ({"retries": "3"}, {BASIC: "ann:secret"})
+    assert authorization(parsed.registry_config) == "Basic YW5uOnNlY3JldA=="
+    assert "secret" not in repr(parsed)
+    for config in ({"schema.registry.url": "secret"}, {BASIC: "a:secret", TOKEN: "secret"}):
+        with pytest.raises(SpecError, match=r"spec\.kafka\.config: .*schema\.registry") as refused:
+            parse_spec({"kafka": {"bootstrapServers": "a:1", "config": config}, "topic": "t"})
+        assert "secret" not in str(refused.value)

@@ -174,7 +174,7 @@ def test_columns_are_of_the_rows_that_an_array_gives(spark: SparkSession) -> Non
 
 
 def test_row_without_a_time_is_bad_and_the_others_count(spark: SparkSession) -> None:
-    """Of a record with several rows, only those whose event time is null are bad. Every row has its number."""
+    """A record with several rows has bad ones only where the event time is null. Every row has its number."""
     sql = "SELECT explode(value.tags) AS tag, try_to_timestamp(tag) AS at FROM records"
     aggregate = AggregateSpec((AggregateColumn("n", "count"),), ("tag",), WindowSpec(1000, time_column="at"))
     got = rows(spark, View("string", "json", SCHEMA, sql, aggregate), {"tags": ["2026-11-22", "x"]})

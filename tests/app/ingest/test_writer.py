@@ -45,9 +45,10 @@ def new_writer(
     decoded: bool = False,
     generation: int = 5,
     partitions: int = 1,
+    decoder: Any = None,
 ) -> Any:
     return jvm(spark).io.queryabletopics.RowWriter(
-        str(sink.path), generation, partitions, key, value, ttl_ms, decoded, None
+        str(sink.path), generation, partitions, key, value, ttl_ms, decoded, None, decoder
     )
 
 

@@ -58,6 +58,10 @@ def _status_of(
     ("job", "error"),
     [
         ({"state": "failed", "detail": "records 3 to 9\nare gone"}, "records 3 to 9 are gone"),
+        (
+            {"state": "waiting-for-executors", "detail": "the executors have 0 slots"},
+            "the executors have 0 slots",
+        ),
         ({"state": "streaming", "detail": ""}, None),
         ({"state": "absent", "detail": "an old one"}, None),
         (None, None),
@@ -65,7 +69,8 @@ def _status_of(
     ],
 )
 def test_failure_of_a_rekey_job_is_parsed(job: object, error: str | None) -> None:
-    """A node of a rekeyed view reports what its job said last. Only a failure is a problem."""
+    """A node of a rekeyed view reports what its job said last. Only a failure is a problem, or that no
+    executor runs."""
     status: dict[str, Any] = {
         "node": {"ordinal": 0},
         "epoch": 1,

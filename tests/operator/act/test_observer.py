@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from queryable_app.config.topic_spec import SpecError
+from queryable_app.config.value_schema import SchemaSource
 from queryable_app.placement.assignment import Placement, initial_placement
 from queryable_app.placement.controller import NodeObservation
 from queryable_operator.act.nodes import Node, NodeKey, NodeRefused, Nodes
@@ -18,6 +20,7 @@ from queryable_operator.build.settings_map import RevisionRecord
 from queryable_operator.build.settings_map import config_map as settings_map
 from queryable_operator.decide.actions import NodeUpdate, Plan
 from queryable_operator.spec import names
+from queryable_operator.spec.changes import spec_hash
 from queryable_operator.spec.observed import Manifest, NodeStatus, Observed, Ref
 from queryable_operator.spec.resource import view_of
 from tests.support.fake_api import Refuse, Request
@@ -256,3 +259,29 @@ def test_volume_claim_is_recognized_by_name(operator: Operating) -> None:
     asyncio.run(operator.run_pass())
     assert list(operator.observed[0].children) == [Ref("PersistentVolumeClaim", "data-v-r1-0")]
     assert operator.observed[0].name_conflicts == frozenset()
+
+
+def test_schema_of_a_config_map_is_part_of_the_spec(operator: Operating) -> None:
+    """The text of the ConfigMap stands in the observed spec, so that another text is another spec. Without it the reference
+    stays, and is refused by name."""
+    resource = operator.api.get(names.KIND, "a", "v")
+    assert resource is not None
+    reference = {"configMapRef": {"name": "schemas", "key": "user"}}
+    value = {"format": "avro", "schemaFrom": reference}
+    operator.api.put({**resource, "spec": {**resource["spec"], "value": value}})
+    asyncio.run(operator.run_pass())
+    with pytest.raises(
+        SpecError, match=r"spec\.value\.schemaFrom\.configMapRef: the ConfigMap schemas with the key user"
+    ):
+        view_of(operator.observed[-1].resource)
+    hashes = []
+    for text in ('"int"', '"long"'):
+        metadata = {"name": "schemas", "namespace": "a"}
+        operator.api.put(
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"user": text}}
+        )
+        asyncio.run(operator.run_pass())
+        of = view_of(operator.observed[-1].resource)
+        assert of.spec.schema_source == SchemaSource(text)
+        hashes.append(spec_hash(of.raw, 1))
+    assert hashes[0] != hashes[1]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from queryable_app.contract import NodeSettings
+from queryable_app.contract import REKEY_BLOCKS_PORT, REKEY_PORT, NodeSettings
+from queryable_operator.build.executors import driver_template, executor_stateful_set
 from queryable_operator.build.policies import disruption_budget, network_policy
 from queryable_operator.build.rekey_job import rekey_stateful_set, rekey_template
-from queryable_operator.build.services import client, headless
+from queryable_operator.build.services import client, headless, rekey_driver
 from queryable_operator.build.workload import pod_template, stateful_set
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest
@@ -58,6 +59,73 @@ def test_nothing_that_selects_nodes_selects_the_job() -> None:
     assert selects(own, job)
     assert not selects(own, node)
     assert job["metadata"]["labels"]["team"] == "a"
+
+
+def test_executors_are_selected_by_nothing_else() -> None:
+    """No selector of nodes or of the job selects an executor's pod, and that of executors selects no other pod."""
+    of = word_count(ingest={"executors": 2}, podTemplate={"labels": {"team": "a"}})
+    node, job = node_and_job(of)
+    stateful_set = executor_stateful_set(of, 1, job, 2, SETTINGS)["spec"]
+    executor, own = stateful_set["template"], stateful_set["selector"]["matchLabels"]
+
+    of_job = rekey_stateful_set(of, 1, job, 1)["spec"]["selector"]["matchLabels"]
+    for selector in (*selectors_of_nodes(of, node), of_job, rekey_driver(of, 1)["spec"]["selector"]):
+        assert not selects(selector, executor)
+    assert selects(rekey_driver(of, 1)["spec"]["selector"], driver_template(job))
+    assert selects(own, executor)
+    assert not selects(own, node)
+    assert not selects(own, job)
+    assert executor["metadata"]["labels"]["team"] == "a"
+
+
+def test_executors_and_their_driver_call_no_api_server() -> None:
+    """The pods of a job and of its executors have no token of a service account, and run as restricted as nodes."""
+    of = word_count(ingest={"executors": 2})
+    node, job = node_and_job(of)
+    executor = executor_stateful_set(of, 1, job, 2, SETTINGS)["spec"]["template"]
+
+    for template in (driver_template(job), executor):
+        assert template["spec"]["automountServiceAccountToken"] is False
+        assert template["spec"]["securityContext"] == node["spec"]["securityContext"]
+        (container,) = template["spec"]["containers"]
+        assert container["securityContext"] == node["spec"]["containers"][0]["securityContext"]
+        assert container["resources"] == job["spec"]["containers"][0]["resources"]
+    assert "initContainers" not in executor["spec"]
+
+
+def test_no_argument_or_variable_of_an_executor_has_a_secret() -> None:
+    """An executor finds the token and the settings of Kafka in files."""
+    executor = executor_stateful_set(word_count(**FULL), 1, node_and_job(word_count(**FULL))[1], 2, SETTINGS)[
+        "spec"
+    ]["template"]
+    (container,) = executor["spec"]["containers"]
+
+    given = {variable["name"]: variable for variable in container["env"]}
+    assert "secretKeyRef" not in str(container)
+    assert given["QT_REKEY_HOST"]["value"] == "users-r1-rekey.shop.svc.cluster.local"
+    assert given["QT_POD_ADDRESS"]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
+    assert container["command"] == ["python", "-m", "queryable_app.ingest.rekey_executor"]
+
+
+def test_job_without_executors_has_no_address() -> None:
+    """Executors change nothing of the recorded template: an upgrade of the operator restarts no job."""
+    without, with_ = word_count(), word_count(ingest={"executors": 2})
+
+    assert node_and_job(without) == node_and_job(with_)
+
+
+def test_network_policy_opens_the_ports_of_spark_to_the_view_alone() -> None:
+    """Only pods of the view reach the ports of a driver and its executors, whichever peers the resource names. Without executors
+    no such port is open."""
+    ports = [{"protocol": "TCP", "port": port} for port in (REKEY_PORT, REKEY_BLOCKS_PORT)]
+    for peers in ({}, {"from": [{"podSelector": {"matchLabels": {"app": "shop"}}}]}):
+        of = word_count(ingest={"executors": 2}, networkPolicy=peers)
+        _, rule = network_policy(of, SETTINGS)["spec"]["ingress"]
+        assert rule == {
+            "ports": ports,
+            "from": [{"podSelector": {"matchLabels": {names.VIEW_LABEL: of.name}}}],
+        }
+    assert len(network_policy(word_count(), SETTINGS)["spec"]["ingress"]) == 1
 
 
 def test_network_policy_lets_the_job_reach_the_nodes() -> None:

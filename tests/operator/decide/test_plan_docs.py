@@ -17,7 +17,7 @@ PACKAGE = ROOT / "operator" / "queryable_operator"
 PAGE = (ROOT / "docs" / "operator_status.md").read_text()
 WORD = re.compile(r'"([A-Z][a-z]+(?:[A-Z][a-z]+)*)"')
 NOT_SAID = {"Normal", "Warning", "True", "False", "Unknown", "Redeploy", "Alert", "Retain"}
-KINDS = {"Pod", "ConfigMap", "StatefulSet", "PersistentVolumeClaim"}
+KINDS = {"Pod", "ConfigMap", "StatefulSet", "PersistentVolumeClaim", "Service"}
 
 
 @pytest.mark.parametrize("file", ["report/condition_rules", "decide/events", "decide/deletion"])

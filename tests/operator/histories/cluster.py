@@ -51,6 +51,7 @@ class Cluster:
     job_problem: str | None = None  # why no host runs a rekey job
     may_delete_topics: bool = True
     deleted_topics: set[str] = field(default_factory=set)
+    _template_names: dict[str, str] = field(default_factory=dict)  # by the StatefulSet's resourceVersion
 
     def __post_init__(self) -> None:
         self.api = Api(lambda: self.now)
@@ -131,7 +132,7 @@ class Cluster:
 
     def _make_pods(self, stateful_set: LiveRevision) -> None:
         meta, spec = stateful_set["metadata"], stateful_set["spec"]
-        template = template_name(spec["template"])
+        template = self._template_name(stateful_set)
         status = {"observedGeneration": meta["generation"], "updateRevision": template}
         if stateful_set.get("status") != status:
             stateful_set["status"] = status
@@ -144,6 +145,12 @@ class Cluster:
                 int(ordinal) >= spec["replicas"] or _is_replaced(spec, pod, template)
             ):
                 self.api.delete(Ref("Pod", pod["metadata"]["name"]))
+
+    def _template_name(self, stateful_set: LiveRevision) -> str:
+        version = stateful_set["metadata"]["resourceVersion"]
+        if version not in self._template_names:
+            self._template_names[version] = template_name(stateful_set["spec"]["template"])
+        return self._template_names[version]
 
     def _make_pod(self, stateful_set: LiveRevision, ordinal: int, template: str) -> None:
         meta, spec = stateful_set["metadata"], stateful_set["spec"]
@@ -212,6 +219,8 @@ class Cluster:
             return
         if (number := rekey_revision(pod)) is not None:
             self._run_job(pod, number)
+            return
+        if is_executor(pod):
             return
         ports = ports_of(pod)
         for worker, port in enumerate(ports):
@@ -300,6 +309,8 @@ class Cluster:
             if host is not None and not host.up:
                 if not self._seems_up(host):
                     self._set_condition(pod, "Ready", "False", "its host does not answer")
+            elif is_executor(pod):
+                self._set_condition(pod, "Ready", "True" if host is not None else "False", "")
             elif rekey_revision(pod) is not None:
                 runs = pod["metadata"]["uid"] in self.jobs
                 self._set_condition(pod, "Ready", "True" if runs else "False", "")
@@ -347,6 +358,11 @@ def template_name(template: Any) -> str:
 def rekey_revision(pod: Manifest) -> int | None:
     """Return the revision whose rekey job the pod runs, if it runs one."""
     return names.revision_of_rekey_job("users", pod["metadata"]["name"].rpartition("-")[0])
+
+
+def is_executor(pod: Manifest) -> bool:
+    """Return whether the pod runs an executor of a rekey job."""
+    return names.revision_of_executors("users", pod["metadata"]["name"].rpartition("-")[0]) is not None
 
 
 def spec_of(config_map: LiveRevision) -> dict[str, Any]:

@@ -227,7 +227,14 @@ class Guarantees:
         if "deletionTimestamp" in self.operator.resource["metadata"]:
             return
         number = _number(ref)
-        if ref.kind in _OF_REVISION:
+        of_executors = ref.name in (names.executors("users", number), names.rekey_job("users", number))
+        if of_executors and ref.kind in ("Service", "StatefulSet"):
+            unasked = not self.operator.resource["spec"].get("ingest", {}).get("executors")
+            unasked = unasked and ref != Ref("StatefulSet", names.rekey_job("users", number))
+            assert unasked or number not in self._retained(), (
+                f"{ref} is deleted, and the spec asks for executors"
+            )
+        elif ref.kind in _OF_REVISION:
             assert number not in self._retained(), f"{ref} is deleted, and status names its revision"
             assert number != service_of(self.cluster.api.get("Service", "users")), (
                 f"{ref} is deleted while the Service selects its revision"
@@ -367,7 +374,7 @@ _NO_POD: dict[str, Any] = {"metadata": {}, "status": {}}
 
 
 def _number(ref: Ref) -> int:
-    name = ref.name.removeprefix("data-").replace("-rekey", "")
+    name = ref.name.removeprefix("data-").replace("-rekey", "").replace("-executor", "")
     for part in (name, name.rpartition("-")[0]):
         number = names.revision_number(part.rpartition("-")[2])
         if number is not None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from queryable_operator.build.children import child
@@ -27,7 +29,7 @@ from queryable_operator.spec.pods import PodIndex
 from queryable_operator.spec.resource import identity_of
 from queryable_operator.spec.settings import OperatorSettings
 from tests.operator.histories.api import Conflict
-from tests.operator.histories.cluster import Cluster, rekey_revision
+from tests.operator.histories.cluster import Cluster, is_executor, rekey_revision
 from tests.operator.histories.nodes import NodeKey, silent
 
 SETTINGS = OperatorSettings("example/node:1")
@@ -63,7 +65,7 @@ class Operator:
         children = before if stale and before else self._children
         return Observed(
             now=self.cluster.now,
-            resource=copy.deepcopy(self.resource),
+            resource=json.loads(json.dumps(self.resource)),
             children=children,
             name_conflicts=self._name_conflicts(),
             hosts=self.cluster.host_views() if self.hosts_are_seen else None,
@@ -128,13 +130,14 @@ class Operator:
     def _all_statuses(self, children: Mapping[Ref, Manifest]) -> dict[int, dict[int, NodeStatus]]:
         by_revision: dict[int, dict[int, NodeStatus]] = {}
         cluster, last_statuses = self.cluster, {}
+        epoch_of = cache(lambda revision: _epoch(children, revision))
         for ref, ordinal, key in self._nodes(children):
             node = cluster.nodes.get(key)
             answer = self._last_statuses.get(key)
             if answer is not None:
                 answer = silent(answer)
             if node is not None and node.answers and cluster.hosts[node.host].up:
-                with_placement = node.placement.epoch != _epoch(children, node.revision)
+                with_placement = node.placement.epoch != epoch_of(node.revision)
                 answer = node.report(
                     cluster.now, cluster.kafka_is_there, with_placement, cluster.lag, cluster.partitions
                 )
@@ -146,11 +149,12 @@ class Operator:
 
     def _nodes(self, children: Mapping[Ref, Manifest]) -> Iterator[tuple[Ref, int, NodeKey]]:
         """Yield the nodes that the operator calls: their pods, their ordinals, and where they answer."""
+        layout_in = cache(lambda revision: layout_of("users", revision, children))
         for ref, pod in children.items():
-            if ref.kind != "Pod" or rekey_revision(pod) is not None:
+            if ref.kind != "Pod" or rekey_revision(pod) is not None or is_executor(pod):
                 continue
             number, index = _place(ref.name)
-            layout = layout_of("users", number, children)
+            layout = layout_in(number)
             for ordinal in layout.nodes_of(index):
                 port, uid = layout.port_of(ordinal), pod["metadata"]["uid"]
                 at_front = [key for key in self.cluster.nodes if key[0] == uid] if port == 8080 else []

@@ -6,7 +6,7 @@ from typing import Final
 
 from queryable_operator.rollout.live_revision import revisions_of
 from queryable_operator.spec import names
-from tests.operator.histories.cluster import is_ready, rekey_revision
+from tests.operator.histories.cluster import is_executor, is_ready, rekey_revision
 from tests.operator.histories.faults import FAULTS
 from tests.operator.histories.history import History
 
@@ -19,7 +19,10 @@ def kill_job(h: History) -> None:
 def delete_job(h: History) -> None:
     for kind in ("StatefulSet", "Pod"):
         for live in h.cluster.api.of(kind):
-            if "-rekey" in live["metadata"]["name"] and h.random.random() < 0.5:
+            if (
+                any(part in live["metadata"]["name"] for part in ("-rekey", "-executor"))
+                and h.random.random() < 0.5
+            ):
                 ref = next(r for r, o in h.cluster.api.objects.items() if o is live)
                 h.story.append(f"   {ref}")
                 h.cluster.api.delete(ref)
@@ -34,6 +37,13 @@ def jobs(history: History) -> dict[str, bool]:
         pod["metadata"]["name"]: is_ready(pod)
         for pod in history.cluster.api.of("Pod")
         if rekey_revision(pod) is not None
+    }
+
+
+def executors(history: History) -> dict[str, bool]:
+    """Return the pods of executors, and whether each is ready."""
+    return {
+        pod["metadata"]["name"]: is_ready(pod) for pod in history.cluster.api.of("Pod") if is_executor(pod)
     }
 
 
@@ -63,3 +73,10 @@ def assert_one_job_for_each_revision(history: History) -> None:
     assert names.internal_topic(cluster.application_id(numbers[0])) in cluster.internal_topics
     live = revisions_of(operator.observe())
     assert all(number in live for number in numbers)
+    asked = operator.resource["spec"].get("ingest", {}).get("executors", 0)
+    wanted: set[str] = set()
+    for number in numbers:
+        record = live[number].record
+        count = asked if record is None else min(asked, record.partitions)
+        wanted |= {names.executor_pod("users", number, index) for index in range(count)}
+    assert executors(history).keys() == wanted

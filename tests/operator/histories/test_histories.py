@@ -123,7 +123,8 @@ def assert_only_needed_objects(history: History, status: dict[str, Any]) -> None
         assert status["candidate"]["specHash"] == status["failedHash"]
     for live in api.objects.values():
         labels = live["metadata"]["labels"]
-        label = labels.get("queryabletopics.io/revision", labels.get("queryabletopics.io/rekey"))
+        ours = ("revision", "rekey", "executor")
+        label = next((labels[n] for name in ours if (n := f"queryabletopics.io/{name}") in labels), None)
         assert label is None or label in revisions, live["metadata"]["name"]
     active = status["active"]["revision"]
     if conditions_by_type(status)["SpecValid"]["status"] == "True":

@@ -15,6 +15,7 @@ from tests.operator.histories.nodes import REFUSED, SENTENCE
 from tests.operator.histories.rekeyed import (
     REKEY_FAULTS,
     assert_one_job_for_each_revision,
+    executors,
     jobs,
 )
 from tests.operator.histories.story import (
@@ -52,9 +53,9 @@ def topic_of(history: History, number: int) -> str:
 @pytest.mark.parametrize("first", range(0, HISTORIES, AT_ONCE))
 def test_history_of_a_rekeyed_view_ends_settled(first: int) -> None:
     """Spec changes, faults, a job that is killed or deleted, and an operator that ends between any two actions break no
-    invariant. In the end each revision has one job, and no internal topic of a retired one is left."""
+    invariant. In the end each revision has one job with its executors, and no internal topic of a retired one is left."""
     for seed in range(first, first + AT_ONCE):
-        history = History.begin(seed + 30_000, view=WORDS)
+        history = History.begin(seed + 30_000, view=WORDS, ingest={"executors": seed % 3})
         history.faults = REKEY_FAULTS
         run_until_settled(seed, history)
         with story_in_failure(seed, history):
@@ -65,7 +66,7 @@ def test_history_of_a_rekeyed_view_ends_settled(first: int) -> None:
 def test_deleted_rekeyed_view_leaves_nothing(first: int) -> None:
     """A deletion at any moment removes every object and every internal topic, or an event says that they may remain."""
     for seed in range(first, first + AT_ONCE):
-        history = History.begin(seed + 40_000, view=WORDS)
+        history = History.begin(seed + 40_000, view=WORDS, ingest={"executors": seed % 3})
         history.faults = REKEY_FAULTS
         with story_in_failure(seed, history):
             delete_at_any_moment(seed, history)
@@ -152,6 +153,41 @@ def test_deleted_job_comes_back() -> None:
 
     assert reasons(history) == ["DriftCorrected"]
     assert jobs(history) == {"users-r1-rekey-0": True}
+
+
+def test_number_of_executors_changes_without_a_restart() -> None:
+    """A change of `ingest.executors` restarts no node and no executor that stays, and 0 leaves nothing of them."""
+    history = word_count(ingest={"executors": 1})
+    uids = {
+        pod: live(history, "Pod", pod)["metadata"]["uid"] for pod in ("users-r1-0", "users-r1-executor-0")
+    }
+    change(history, ingest={"executors": 3})
+    history.settle()
+    assert executors(history) == {f"users-r1-executor-{index}": True for index in range(3)}
+    assert {pod: live(history, "Pod", pod)["metadata"]["uid"] for pod in uids} == uids
+
+    change(history, ingest={"executors": 0})
+    history.settle()
+    assert executors(history) == {}
+    assert not any(
+        ref.name == "users-r1-rekey" for ref in history.cluster.api.objects if ref.kind == "Service"
+    )
+    assert live(history, "Pod", "users-r1-0")["metadata"]["uid"] == uids["users-r1-0"]
+    assert_settled(history)
+
+
+def test_executors_leave_a_lost_host_at_once() -> None:
+    """An executor's pod on a lost host is replaced as the job's is, and more executors than partitions are not made."""
+    history = word_count(replaceAfter="1h", ingest={"executors": 9})
+    assert len(executors(history)) == 4
+    lost = live(history, "Pod", "users-r1-executor-0")["spec"]["nodeName"]
+    history.cluster.lose_host(lost)
+    for _ in range(25):
+        history.pass_time(1)
+        history.run_pass()
+
+    assert live(history, "Pod", "users-r1-executor-0")["spec"]["nodeName"] != lost
+    assert executors(history) == {f"users-r1-executor-{index}": True for index in range(4)}
 
 
 def test_job_leaves_a_lost_host_at_once() -> None:

@@ -70,11 +70,12 @@ def class_of(path: str) -> Change:
         (
             Change.PATCH,
             "replicas standbyReplicas read storage.size service networkPolicy rollout replaceAfter onPartitionsChanged "
-            "deletionPolicy paused suspended",
+            "deletionPolicy paused suspended ingest.executors",
         ),
         (
             Change.ROLL,
-            "kafka.secretRef kafka.config auth tls storage.highWaterPercent ingest image podTemplate onDataLoss",
+            "kafka.secretRef kafka.config auth tls storage.highWaterPercent image podTemplate onDataLoss "
+            "ingest.mode ingest.batch ingest.trigger ingest.maxOffsetsPerTrigger ingest.driverMemory",
         ),
         (
             Change.REVISION,

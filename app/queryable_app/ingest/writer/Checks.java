@@ -74,7 +74,7 @@ public final class Checks {
   }
 
   /** Check strictly: no overlong forms, no surrogates, nothing above U+10FFFF. */
-  private static String utf8Problem(byte[] data) {
+  static String utf8Problem(byte[] data) {
     int i = 0;
     while (i < data.length) {
       int lead = data[i];

@@ -1,10 +1,13 @@
 package io.queryabletopics;
 
+import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.nio.ByteBuffer;
+import org.apache.spark.sql.RowFactory;
 import org.apache.spark.sql.api.java.UDF1;
 import org.apache.spark.sql.api.java.UDF2;
 
-/** Offer SQL functions below the user's SELECT: the problem of a record, and numbers from Kafka's bytes. */
+/** Offer SQL functions below the user's SELECT: the problem of a record, numbers from Kafka's bytes, and JSON. */
 public final class Decoding {
   private Decoding() {}
 
@@ -43,6 +46,29 @@ public final class Decoding {
         return Integer.valueOf(number.getInt());
       }
       return format.equals("long") ? (Object) Long.valueOf(number.getLong()) : (Object) Double.valueOf(number.getDouble());
+    }
+  }
+
+  /** Return the JSON of a value that has a schema, and null, or null and the problem of the value. */
+  public static final class Json implements UDF1 {
+    private static final long serialVersionUID = 1L;
+    private final ValueDecoder decoder;
+
+    public Json(ValueDecoder decoder) {
+      this.decoder = decoder;
+    }
+
+    public Object call(Object value) {
+      if (value == null) {
+        return null;
+      }
+      try {
+        return RowFactory.create(new Object[] {decoder.decode((byte[]) value), null});
+      } catch (Undecodable e) {
+        return RowFactory.create(new Object[] {null, "value: " + e.getMessage()});
+      } catch (IOException e) {
+        throw new UncheckedIOException(e);
+      }
     }
   }
 }

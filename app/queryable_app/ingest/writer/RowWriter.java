@@ -53,6 +53,7 @@ public final class RowWriter extends ForeachWriter {
   private final long ttlMs;
   private final boolean decoded;
   private final Contribution contribution; // null: rows hold values
+  private final ValueDecoder decoder; // null: values are stored as they are
 
   private transient SocketChannel channel;
   private transient ByteBuffer buffer;
@@ -77,9 +78,10 @@ public final class RowWriter extends ForeachWriter {
    * @param ttlMs      how long a row lives after its record's timestamp; 0: for ever
    * @param decoded    the rows come out of the user's SQL, which has checked them
    * @param contribution encodes the rows of an aggregate view, which are also decoded; null: rows hold values
+   * @param decoder    makes the JSON that is stored out of values with a schema, unless `decoded`; null: values have none
    */
   public RowWriter(String socketPath, long generation, int partitions, String keyFormat, String valueFormat, long ttlMs,
-      boolean decoded, Contribution contribution) {
+      boolean decoded, Contribution contribution, ValueDecoder decoder) {
     this.socketPath = socketPath;
     this.generation = generation;
     this.partitions = partitions;
@@ -88,6 +90,7 @@ public final class RowWriter extends ForeachWriter {
     this.ttlMs = ttlMs;
     this.decoded = decoded;
     this.contribution = contribution;
+    this.decoder = decoder;
   }
 
   public boolean open(long partitionId, long epochId) {
@@ -212,6 +215,13 @@ public final class RowWriter extends ForeachWriter {
     byte[] key = (byte[]) row.get(3);
     byte[] value = row.isNullAt(4) ? null : (byte[]) row.get(4);
     String problem = decoded ? (row.isNullAt(6) ? null : row.getString(6)) : Checks.problem(keyFormat, key, valueFormat, value);
+    if (decoder != null && !decoded && problem == null && value != null) {
+      try {
+        value = decoder.decode(value);
+      } catch (Undecodable e) {
+        problem = "value: " + e.getMessage();
+      }
+    }
     boolean isDropped = decoded && row.getBoolean(5);
     if (problem == null) {
       boolean empty = contribution != null && isDropped; // it adds nothing to its group

@@ -6,8 +6,11 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from queryable_app.serve.api import (
+    changes,
     checkpoints,
+    indexes,
     internal,
+    key_filter,
     keys,
     multi_get,
     node_info,
@@ -38,11 +41,15 @@ def create_app(node: Node) -> FastAPI:
     reads = Reads(node)
     rows = window_rows(node)
     keyed = (
-        [module.routes(node, reads) for module in (keys, multi_get, scans)]
+        [module.routes(node, reads) for module in (keys, multi_get, scans, key_filter)]
         if rows is None
         else [windows.routes(node, reads, rows)]
     )
+    if node.replicas.indexes is not None:
+        keyed.append(indexes.routes(node, reads, node.replicas.indexes))
     public = [*keyed, *(module.routes(node, reads) for module in (records, node_info))]
+    if node.spec.changes:
+        public.append(changes.routes(node, reads))
     between_nodes = [internal.routes(node), peer_reads.routes(node, reads), checkpoints.routes(node)]
     paths = [route.path for router in public for route in router.routes if isinstance(route, APIRoute)]
     app = FastAPI(
@@ -55,7 +62,12 @@ def create_app(node: Node) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
         redirect_slashes=False,
         exception_handlers=router_error_handlers(
-            [*paths, "/openapi.json"], windows.failures_elsewhere(rows is not None)
+            [*paths, "/openapi.json"],
+            {
+                **windows.failures_elsewhere(rows is not None),
+                **changes.failures_elsewhere(node.spec.changes),
+                **indexes.failures_elsewhere(node.replicas.indexes is not None, rows is not None),
+            },
         ),
     )
     for router in (*public, *between_nodes):

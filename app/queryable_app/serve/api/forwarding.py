@@ -50,7 +50,7 @@ async def forward(
     """Return the answer of a replica on another node. `refusal` is why this node cannot answer."""
     return _client_answer(
         await reads.node.forwarded_reads.with_options(
-            _target(request, parameters), _headers(request), partition, options, refusal, deadline
+            _target(request, parameters), _headers(request, parameters), partition, options, refusal, deadline
         )
     )
 
@@ -71,21 +71,24 @@ def redirect(
 
 
 def _target(request: Request, parameters: Parameters) -> bytes:
-    """Return the request's target without its deadline and route, which this node sets."""
+    """Return the request's target without its deadline and route, which this node sets, and without the fields, which it takes
+    from the answer: a node of an earlier version would refuse them."""
     pairs = (
         f"{name}={quote(value, safe='', encoding='latin-1')}"
         for name, given in parameters.items()
         for value in given
-        if name not in ("deadline-ms", "route")
+        if name not in ("deadline-ms", "route", "fields")
     )
     path: bytes = request.scope["raw_path"]
     return path + b"?" + "&".join(pairs).encode()
 
 
-def _headers(request: Request) -> bytes:
+def _headers(request: Request, parameters: Parameters) -> bytes:
+    """Return the headers to pass on. If the request names fields, those that choose a form of the value are for this node."""
+    names = ("authorization",) if "fields" in parameters else _REQUEST_HEADERS
     return b"".join(
         b"%b: %b\r\n" % (name.encode(), value.encode("latin-1"))
-        for name in _REQUEST_HEADERS
+        for name in names
         for value in request.headers.getlist(name)
     )
 

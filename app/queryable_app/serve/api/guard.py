@@ -35,6 +35,8 @@ from queryable_app.wire.http_text import no_such_resource, problem_answer
 _PROBE_PATHS: Final = ("/livez", "/readyz", "/metrics")
 PROBES: Final = tuple(path.encode() for path in _PROBE_PATHS)
 _INTERNAL: Final = "/internal/"
+CHANGES_PATH: Final = "/v1/changes"
+"""Requests that do not end. They have a limit of their own."""
 _FORWARDED: Final = FORWARDED_HEADER.encode()
 # uvloop's message for a connection that is closed before uvicorn notices it.
 _CLOSED: Final = "the handler is closed"
@@ -61,7 +63,7 @@ class Guard:
             inner |= {"method": "GET", IS_HEAD: True}
         reservation = inner[RESERVATION] = AnswerReservation(self._node.answer_budget)
         sender = _Sender(self._node, inner, send, reservation)
-        limited = not bypasses_admission(inner["path"])
+        limited = not (bypasses_admission(inner["path"]) or inner["path"] == CHANGES_PATH)
         self._limited += limited
         self._counters.in_flight += 1
         try:

@@ -89,6 +89,7 @@ class _NodeCollector(Collector):
         yield from self._requests()
         yield from self._connections()
         yield from self._replicas()
+        yield from self._indexes()
         yield from self._placement()
         yield from self._ingest()
         yield from self._disk()
@@ -126,6 +127,23 @@ class _NodeCollector(Collector):
             "Connections that waited for their client and were closed for a new one.",
             counters.connections_closed_for_others,
         )
+
+    def _indexes(self) -> Iterator[Metric]:
+        """Yield what each index has of each replica; a view without indexes has no sample."""
+        entries = GaugeMetricFamily("qt_index_entries", "Rows in an index.", labels=("partition", "index"))
+        mistyped = GaugeMetricFamily(
+            "qt_index_mistyped_rows",
+            "Rows that an index lacks because their field is of another type.",
+            labels=("partition", "index"),
+        )
+        if self._node.replicas.indexes is not None:
+            for partition, replica in sorted(self._node.replicas.by_partition.items()):
+                counts = replica.store.index.counts.by_name() if replica.opened else {}
+                for name, (in_index, lacking) in counts.items():
+                    entries.add_metric((str(partition), name), in_index)
+                    mistyped.add_metric((str(partition), name), lacking)
+        yield entries
+        yield mistyped
 
     def _placement(self) -> Iterator[Metric]:
         replicas = self._node.replicas

@@ -27,9 +27,10 @@ from queryable_app.serve.reads.coverage import within_deadline
 from queryable_app.serve.reads.covered_reads import find_rows, unknown_partitions
 from queryable_app.serve.reads.multi_get import KEYS_BETWEEN_YIELDS, items_json
 from queryable_app.serve.reads.point import Reads
+from queryable_app.serve.reads.row_selection import RowSelection, parse_fields
 from queryable_app.wire.http_text import JSON, negotiate
 
-_PARAMETERS: Final = (*MANY_OPTIONS, "key-encoding")
+_PARAMETERS: Final = (*MANY_OPTIONS, "fields", "key-encoding")
 _KEYS_AT_ONCE: Final = 64
 
 
@@ -39,10 +40,11 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     @router.post("/v1/multi-get", openapi_extra=openapi_parameters(*_PARAMETERS) | KEYS_BODY, responses=ITEMS)
     async def read_keys(request: Request) -> Response:
         """Return an item for each of many keys, `{"keys": [..]}`, in the same order, also for repeated keys."""
-        values = parse_parameters(request, MANY_OPTIONS, "key-encoding")
+        values = parse_parameters(request, MANY_OPTIONS, "fields", "key-encoding")
         negotiate(accept_header(request), (JSON,))
         options, deadline = multi_read_options(request, values, reads)
         partial = allows_partial(values)
+        render = RowSelection(fields=parse_fields(values)).render(node.render)
         async with within_deadline(deadline):  # no local variable keeps the body or its JSON values alive
             keys = await record_keys(await json_body(request, node), values, node)
         if len(keys) > KEYS_BETWEEN_YIELDS:
@@ -50,7 +52,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         reservation = answer_reservation(request)
         lookups, rows, covered = await find_rows(reads, keys, options, deadline, partial, reservation)
         unknown = unknown_partitions(reads, options, covered)
-        items = await items_json(lookups, rows, unknown, node.codec, node.render, reservation)
+        items = await items_json(lookups, rows, unknown, node.codec, render, reservation)
         return PiecedResponse([b'{"items":[', *items, b"]", covered.fields()], covered.headers)
 
     return router

@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from queryable_app.errors import Reason
 from queryable_app.policy.freshness import DEADLINE_MS_MAX, LAG_MAX, READ_OPTION_NAMES, ROUTES, Consistency
-from queryable_app.wire.http_text import BYTES, JSON, NDJSON, PROBLEM
+from queryable_app.wire.http_text import AVRO, AVRO_JSON, BYTES, EVENTS, JSON, NDJSON, PROBLEM
+from queryable_app.wire.json_paths import TEXT_BYTES_MAX
+from queryable_app.wire.key_filter import RATE, RATE_MAX, RATE_MIN
 
 Schema = dict[str, Any]
 Responses = dict[int | str, dict[str, Any]]
@@ -67,8 +69,17 @@ _WINDOW: Final = _object(
     },
     keyEncoding=_ENCODING,
 )
+_CHANGE: Final = _object(
+    {"key": _KEY, "value": _ANY, **_WHERE}, keyEncoding=_ENCODING, deleted={"const": True}
+)
+_COMPACTED: Final = _object({"compacted": _object({"partition": _COUNT, "from": _COUNT, "until": _COUNT})})
+_NEXT: Final = _object({"next": {"type": "string"}})
 _WINDOWS_PAGE: Final = _object({"items": _list_of(_WINDOW), "cursor": _CURSOR, **_COVERAGE})
 _TOP: Final = _object({"items": _list_of(_WINDOW), **_COVERAGE})
+_TOP_ROWS: Final = _object({"items": _list_of(_ROW), **_COVERAGE})
+_GROUP: Final = _object({"value": _ANY, "count": _COUNT}, truncated={"const": True})
+_GROUPS_PAGE: Final = _object({"items": _list_of(_GROUP), "cursor": _CURSOR, **_COVERAGE})
+_INDEX_COUNTED: Final = _object({"count": _COUNT, **_COVERAGE})
 _ITEMS: Final = _object({"items": _list_of(_ITEM), **_COVERAGE})
 _COUNTED: Final = _object({"count": _COUNT, "approximate": {"type": "boolean"}, **_COVERAGE})
 _POSITION: Final = _object({"partition": _COUNT, "offset": _COUNT, "position": {"type": "string"}})
@@ -112,7 +123,12 @@ _BYTES: Final[Schema] = {"type": "string", "format": "binary"}
 VALUE: Final[Responses] = {
     200: {
         "description": "The value.",
-        "content": {JSON: {"schema": _ANY}, BYTES: {"schema": _BYTES}},
+        "content": {
+            JSON: {"schema": _ANY},
+            BYTES: {"schema": _BYTES},
+            AVRO: {"schema": _BYTES},
+            AVRO_JSON: {"schema": _ANY},
+        },
     },
     307: {"description": "`route=redirect`: the address of a node that hosts the key."},
     **_NOT_MODIFIED,
@@ -131,8 +147,28 @@ WINDOWS: Final[Responses] = {
     }
 }
 TOP: Final[Responses] = {200: _answer("The best windows, the best one first.", _TOP)}
+TOP_ROWS: Final[Responses] = {200: _answer("The first rows by the index, the best one first.", _TOP_ROWS)}
+GROUPS: Final[Responses] = {
+    200: {
+        "description": "A page of values with their numbers of rows, or a stream with one value a line.",
+        "content": {JSON: {"schema": _GROUPS_PAGE}, NDJSON: {"schema": _GROUP}},
+    }
+}
+INDEX_COUNTED: Final[Responses] = {200: _answer("The number of rows.", _INDEX_COUNTED)}
+CHANGES: Final[Responses] = {
+    200: {
+        "description": "Changes: a stream of events, or a page with one change a line and `next` at its end.",
+        "content": {
+            EVENTS: {"schema": {"type": "string"}},
+            NDJSON: {"schema": {"oneOf": [_CHANGE, _COMPACTED, _NEXT]}},
+        },
+    }
+}
 WINDOW: Final[Responses] = {200: _answer("The window.", _WINDOW)}
 COUNTED: Final[Responses] = {200: _answer("The number of keys.", _COUNTED)}
+FILTER: Final[Responses] = {
+    200: {"description": "A filter of keys, in segments.", "content": {BYTES: {"schema": _BYTES}}}
+}
 WRITTEN: Final[Responses] = {
     200: _answer(
         "Where each record was written. `min-position` takes `position`.",
@@ -200,11 +236,38 @@ _PARAMETERS: Final[dict[str, tuple[str, Schema]]] = {
     ),
     "from": ("The first key.", _TEXT),
     "to": ("The first key after the range.", _TEXT),
+    "where": (
+        "Conditions on the value: `status = 'paid' and (total >= 100 or customer.country in ('DE', 'FR'))`. A page may have "
+        "fewer rows than `limit`, or none, and a cursor.",
+        {"type": "string", "maxLength": TEXT_BYTES_MAX},
+    ),
+    "fields": (
+        "The fields of the value to return, separated by commas: `status,customer.name`. A value that is no object has none.",
+        {"type": "string", "maxLength": TEXT_BYTES_MAX},
+    ),
+    "probe": (
+        "true: answer whether the key exists, with all headers and without its value.",
+        {"type": "string", "enum": ["false", "true"], "default": "false"},
+    ),
+    "rate": (
+        "The rate of false positives.",
+        {"type": "number", "minimum": RATE_MIN, "maximum": RATE_MAX, "default": RATE},
+    ),
+    "partition": (
+        "The partition whose keys are wanted. Without it: those of all.",
+        {"type": "integer", "minimum": 0},
+    ),
     "limit": ("The most rows to return.", {"type": "integer", "minimum": 1, "default": 100}),
     "order": ("The order of the keys.", {"type": "string", "enum": ["asc", "desc"], "default": "asc"}),
     "cursor": ("The cursor of the previous page.", _TEXT),
     "by": ("The column whose results are compared.", _TEXT),
     "k": ("How many windows to return.", {**_whole(1, 1000), "default": 10}),
+    "key": ("Only the changes of this key.", _TEXT),
+    "prefix": ("Only the changes of keys that begin with these bytes.", _TEXT),
+    "wait-ms": (
+        "How long a page waits for the first change.",
+        {**_whole(0, 60_000), "default": 10_000},
+    ),
     "approximate": (
         "true: an estimate within some percent, which reads no rows.",
         {"type": "string", "enum": ["false", "true"], "default": "false"},
@@ -219,6 +282,24 @@ WINDOW_TIMES: Final[dict[str, tuple[str, Schema]]] = {
     "order": ("The order of keys and starts.", {"type": "string", "enum": ["asc", "desc"], "default": "asc"}),
 }
 """How reads of windows understand parameters that other reads have too."""
+INDEX_VALUES: Final[dict[str, tuple[str, Schema]]] = {
+    "eq": ("The indexed value, as text.", _TEXT),
+    "from": ("The first indexed value.", _TEXT),
+    "to": ("The first indexed value after the range.", _TEXT),
+    "order": (
+        "The order of the indexed values, and of the keys of each.",
+        {"type": "string", "enum": ["asc", "desc"], "default": "asc"},
+    ),
+    "by": ("The name of the index.", _TEXT),
+    "k": ("How many rows to return.", {**_whole(1, 1000), "default": 10}),
+}
+"""How reads by an index understand parameters that other reads have too."""
+CHANGES_FROM: Final[dict[str, tuple[str, Schema]]] = {
+    "from": (
+        "The id of an event, or `next` of a page, to continue there; `latest`; or `start`: all rows first.",
+        {"type": "string", "default": "latest"},
+    ),
+}
 TOP_ORDER: Final[dict[str, tuple[str, Schema]]] = {
     "order": (
         "desc: the greatest results first.",
@@ -239,7 +320,7 @@ def openapi_parameters(
                 "in": "path",
                 "required": True,
                 "schema": _TEXT,
-                "description": "Percent-encoded bytes.",
+                "description": "The name of the index." if path == "name" else "Percent-encoded bytes.",
             }
         ]
         if path
@@ -257,6 +338,6 @@ def openapi_parameters(
         )
     in_query = [
         {"name": name, "in": "query", "required": False, "description": description, "schema": schema}
-        for name, (description, schema) in ((name, about.get(name, _PARAMETERS[name])) for name in names)
+        for name, (description, schema) in ((name, about.get(name) or _PARAMETERS[name]) for name in names)
     ]
     return {"parameters": in_path + in_query}

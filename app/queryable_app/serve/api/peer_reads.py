@@ -15,21 +15,38 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from queryable_app.aggregates.window_keys import START_MAX_MS, START_MIN_MS
-from queryable_app.errors import invalid, shown
+from queryable_app.errors import Failure, invalid, shown
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.policy.freshness import DEADLINE_MS_MAX, next_offset
 from queryable_app.serve.api.internal import internal_body, refuse_malformed_body
 from queryable_app.serve.api.request import to_response
+from queryable_app.serve.base.combining import added_counts
+from queryable_app.serve.base.look_budget import LookBudget
 from queryable_app.serve.base.peer_frames import RawRow, encode_rows, read_options_from_json
 from queryable_app.serve.base.step_budget import ITEM_BYTES, StepBudget
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers.peers import DEADLINE_HEADER
+from queryable_app.serve.reads.change_sources import local_changes
 from queryable_app.serve.reads.coverage import readable_local_replicas, within_deadline
+from queryable_app.serve.reads.covered_reads import count_here
 from queryable_app.serve.reads.multi_get import VALUE_BYTES_MAX, rows_of_keys, values_too_large
-from queryable_app.serve.reads.peer_reads import COUNT, COVER, KEYS, ROWS, ROWS_MAX, refusal_to_json
+from queryable_app.serve.reads.peer_reads import (
+    CHANGES,
+    COUNT,
+    COVER,
+    KEYS,
+    LOOK_BYTES_MAX,
+    LOOKS_MAX,
+    ROWS,
+    ROWS_MAX,
+    marks_from_json,
+    marks_to_json,
+    refusal_to_json,
+)
 from queryable_app.serve.reads.point import Reads, not_hosted_here
 from queryable_app.serve.reads.replica_progress import progress_of, progress_to_json
-from queryable_app.serve.reads.scans import Bounds, count_local, local_rows
+from queryable_app.serve.reads.row_filter import LOOKED_AT, row_filter
+from queryable_app.serve.reads.scans import BATCH_ROWS, Bounds, IndexPart, local_rows, one_row_of_each_key
 from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.checked import (
     Malformed,
@@ -44,6 +61,7 @@ from queryable_app.wire.checked import (
     whole,
 )
 from queryable_app.wire.http_text import BYTES, body_answer
+from queryable_app.wire.where import Where, parse_where
 
 _BYTES_MAX: Final = 1 << 20
 _KEYS_AT_ONCE: Final = 64
@@ -56,6 +74,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     router.add_api_route(ROWS, peer_reads.rows, methods=["POST"])
     router.add_api_route(KEYS, peer_reads.keys, methods=["POST"])
     router.add_api_route(COUNT, peer_reads.count, methods=["POST"])
+    router.add_api_route(CHANGES, peer_reads.changes, methods=["POST"])
     return router
 
 
@@ -92,26 +111,49 @@ class _PeerReads:
             positions = field(body, "positions", by_partition(offset))
             start, stop = (field(body, name, optional(base64_bytes)) for name in ("start", "stop"))
             starts = field(body, "starts", _starts) if "starts" in body else None
-            bounds = Bounds(start, stop, field(body, "reverse", flag), starts)
+            index = field(body, "index", self._index_part) if "index" in body else None
+            bounds = Bounds(start, stop, field(body, "reverse", flag), starts, index)
             # A node of an earlier version sets no limit.
             rows_max = field(body, "rowsMax", whole(1, ROWS_MAX)) if "rowsMax" in body else ROWS_MAX
+            where = field(body, "where", _where) if "where" in body else None
+            looks_max = LOOKS_MAX if where is None else field(body, "looksMax", whole(1, LOOKS_MAX))
         replicas = self._replicas_at(positions)
+        row_matches, looks = row_filter(self._node, where), LookBudget(looks_max, LOOK_BYTES_MAX)
+        wanted = rows_max + 1 if row_matches is None else BATCH_ROWS
+        found = local_rows(replicas, bounds, self._node.read_admission.yield_slot, wanted)
+        if row_matches is not None:
+            found = row_matches.matching(found, looks)
+        if bounds.index == "values":
+            found = one_row_of_each_key(found, added_counts)
         taken: list[RawRow] = []
         size = 0
-        async with (
-            within_deadline(_deadline(request)),
-            aclosing(
-                local_rows(replicas, bounds, self._node.read_admission.yield_slot, rows_max + 1)
-            ) as batches,
-        ):
+        last = True
+        async with within_deadline(_deadline(request)), aclosing(found) as batches:
             async for batch in batches:
+                if taken and taken[-1][2] is LOOKED_AT:
+                    taken.pop()  # the rows behind it show how far the rows were looked at
                 for row in batch:
                     full = len(taken) >= rows_max or size > _BYTES_MAX
                     if full and row[0] != taken[-1][0]:
-                        return _frames({"last": False}, taken)
+                        last = False
+                        break
                     taken.append(row)
                     size += len(row[2])
-        return _frames({"last": True}, taken)
+                if row_matches is not None and looks.is_spent:
+                    last = False
+                if not last:
+                    break
+        looked = {} if row_matches is None else {"looked": [looks.rows, looks.bytes]}
+        return _frames({"last": last, **looked}, taken)
+
+    def _index_part(self, value: object) -> IndexPart:
+        if self._node.replicas.indexes is None:
+            raise Malformed("this view has no indexes")
+        if value == "rows":
+            return "rows"
+        if value == "values":
+            return "values"
+        raise Malformed(f"{shown(value)} is no part of an index")
 
     async def keys(self, request: Request) -> Response:
         """Answer the rows of keys, until they are larger than the caller takes at once."""
@@ -150,10 +192,23 @@ class _PeerReads:
         with refuse_malformed_body():
             positions = field(body, "positions", by_partition(offset))
             approximate = field(body, "approximate", flag)
+            where = field(body, "where", _where) if "where" in body else None
         replicas = self._replicas_at(positions)
         async with within_deadline(_deadline(request)):
-            counted = await count_local(replicas, approximate, self._node.read_admission.yield_slot)
-        return _frames({"count": counted})
+            counted = await count_here(self._reads, replicas, approximate, where)
+        return _frames({"count": counted} if where is None else {"count": counted, "where": where.text})
+
+    async def changes(self, request: Request) -> Response:
+        """Answer the next changes of replicas here, once there are some or the calling node has waited for long enough."""
+        body = await internal_body(request, self._node)
+        with refuse_malformed_body():
+            marks = field(body, "marks", marks_from_json)
+            wait_ms = field(body, "waitMs", whole(0, DEADLINE_MS_MAX))
+        portions = await local_changes(self._reads, marks, wait_ms / 1000)
+        following = {partition: portion.mark for partition, portion in portions.items()}
+        rows = [row for portion in portions.values() for row in portion.rows]
+        compacted = {p: until for p, (_, _, until) in portions.items() if until >= 0}
+        return _frames({"marks": marks_to_json(following), "compacted": compacted}, rows)
 
     def _replicas_at(self, positions: Mapping[int, int]) -> list[Replica]:
         """Return the replicas that answered `cover` with these positions, but none that has replaced one since and is behind."""
@@ -183,6 +238,14 @@ def _starts(value: object) -> tuple[int, int]:
     """Return the first start of the windows that are wanted, and the first that is not."""
     first, after = list_of(whole(START_MIN_MS, START_MAX_MS + 1))(value)
     return first, after
+
+
+def _where(value: object) -> Where:
+    """Parse the conditions of a read, which the node that sends them has parsed before."""
+    try:
+        return parse_where(text(value).encode())
+    except Failure as failure:
+        raise Malformed(failure.detail) from None
 
 
 def _deadline(request: Request) -> float:

@@ -191,9 +191,9 @@ def _record(item: _Item, text: str, parse_key: Callable[[object], bytes], node: 
     key, value = item["key"], item["value"]
     format = node.spec.value_format  # a producer sends the topic's own format; the view's SQL runs after that
     raw = (
-        text[value.start : value.end].encode() if format == "json" else b""
+        text[value.start : value.end].encode() if format in ("json", "avro") else b""
     )  # a JSON value is written as it is
-    return parse_key(key.value), value_from_json(JsonText(value.value, raw), format)
+    return parse_key(key.value), value_from_json(JsonText(value.value, raw), format, node.encode_record)
 
 
 def _too_many() -> Failure:

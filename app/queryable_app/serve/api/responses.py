@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from contextlib import aclosing
-from typing import Final
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -14,8 +13,6 @@ from queryable_app.serve.api.guard import PIECE_BYTES
 from queryable_app.serve.api.request import IS_HEAD, ClientDisconnected
 from queryable_app.serve.reads.multi_get import Piece
 from queryable_app.wire.http_text import JSON, NDJSON, Answer
-
-_STREAM: Final = b"content-type: %b\r\n" % NDJSON.encode()
 
 
 class PiecedResponse(Response):
@@ -61,27 +58,48 @@ def _split(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 class RowStream(Response):
-    """Send chunks of NDJSON as they are made. If the client disconnects, stop, and release the stores."""
+    """Send chunks, of NDJSON or another type, as they are made. If the client disconnects, stop, and release the stores."""
 
-    def __init__(self, chunks: AsyncGenerator[bytes, None], headers: bytes) -> None:
+    def __init__(
+        self, chunks: AsyncGenerator[bytes, None], headers: bytes, content_type: str = NDJSON
+    ) -> None:
         super().__init__()
         self._chunks = chunks
-        self._header_lines = headers
+        self._header_lines = b"content-type: %b\r\n%b" % (content_type.encode(), headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        disconnected = asyncio.create_task(_disconnect(receive))
-        try:
-            async with aclosing(self._chunks) as chunks:
-                headers = Answer(200, _STREAM + self._header_lines, b"").header_list()
-                await send({"type": "http.response.start", "status": 200, "headers": headers})
-                if IS_HEAD not in scope:
-                    async for chunk in chunks:
-                        if disconnected.done():
-                            raise ClientDisconnected
+        async with unless_disconnected(receive), aclosing(self._chunks) as chunks:
+            headers = Answer(200, self._header_lines, b"").header_list()
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            if IS_HEAD not in scope:
+                async for chunk in chunks:
+                    if chunk:
                         await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                await send({"type": "http.response.body", "body": b""})
-        finally:
-            disconnected.cancel()
+            await send({"type": "http.response.body", "body": b""})
+
+
+@asynccontextmanager
+async def unless_disconnected(receive: Receive) -> AsyncIterator[None]:
+    """End the work inside when the client disconnects, with ClientDisconnected: it may wait for long."""
+    this = asyncio.current_task()
+    assert this is not None
+
+    def end(done: asyncio.Task[None]) -> None:
+        if not done.cancelled():
+            this.cancel()
+
+    disconnected = asyncio.create_task(_disconnect(receive))
+    disconnected.add_done_callback(end)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not disconnected.done():
+            raise
+        this.uncancel()
+        raise ClientDisconnected from None
+    finally:
+        disconnected.remove_done_callback(end)
+        disconnected.cancel()
 
 
 async def _disconnect(receive: Receive) -> None:

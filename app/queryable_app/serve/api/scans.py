@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Final, cast
 
 from fastapi import APIRouter
@@ -25,11 +26,15 @@ from queryable_app.serve.api.request import (
 )
 from queryable_app.serve.api.responses import PiecedResponse, RowStream
 from queryable_app.serve.base.answer_reservation import AnswerReservation
+from queryable_app.serve.base.look_budget import LookBudget, page_looks
+from queryable_app.serve.base.step_budget import PARSING_FACTOR
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.coverage import Coverage, coverage, read_partitions
 from queryable_app.serve.reads.covered_reads import count_covered, covered_rows
+from queryable_app.serve.reads.index_reads import IndexReader
 from queryable_app.serve.reads.point import Reads
 from queryable_app.serve.reads.rendering_steps import in_rendering_steps
+from queryable_app.serve.reads.row_selection import SELECTION, parse_row_selection
 from queryable_app.serve.reads.scans import (
     BATCH_ROWS,
     Batches,
@@ -49,7 +54,8 @@ from queryable_app.wire.http_text import JSON, NDJSON, body_answer, choice, nego
 
 _PAGE_ROWS: Final = 100  # unless the request has a limit
 _STREAM_ROWS_MAX: Final = 10**12
-_SCAN: Final = ("limit", "order", "cursor", "key-encoding")
+_SCAN: Final = (*SELECTION, "limit", "order", "cursor", "key-encoding")
+_COUNT: Final = ("where", "approximate")
 _ORDERS: Final[tuple[Order, Order]] = ("asc", "desc")
 
 
@@ -87,11 +93,9 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         head = prefix_in_path(request, values, node.codec)
         return await RowRequest(reads, request, values, Bounds.of_prefix(head), f"prefix {head!r}").respond()
 
-    @router.get(
-        "/v1/count", openapi_extra=openapi_parameters(*MANY_OPTIONS, "approximate"), responses=COUNTED
-    )
+    @router.get("/v1/count", openapi_extra=openapi_parameters(*MANY_OPTIONS, *_COUNT), responses=COUNTED)
     async def count_rows(request: Request) -> Response:
-        """Return the number of keys."""
+        """Return the number of keys, of those whose values match."""
         return await _count_rows(reads, request)
 
     return router
@@ -109,18 +113,21 @@ class RowRequest:
         scope: str,
         record_key: bytes | None = None,
         windows: WindowRows | None = None,
+        index: IndexReader | None = None,
     ) -> None:
         self._reads = reads
+        self._index = index
         self._record_key = record_key  # None: the rows of all keys
         self._windows = windows
         self._request = request
-        self._scope = scope  # what a cursor belongs to
+        self._selection = parse_row_selection(values)
+        self._scope = self._selection.scope(scope)  # what a cursor belongs to
         self._form = negotiate(accept_header(request), (JSON, NDJSON))
         rows_max = reads.node.settings.page_rows_max if self._form == JSON else _STREAM_ROWS_MAX
         self._limit = whole_number(values, "limit", 1, rows_max)
         self._order = cast(Order, choice(values, "order", _ORDERS))
         self._bounds = self._after_cursor(
-            single(values, "cursor"), Bounds(bounds.start, bounds.stop, self._order == "desc", bounds.starts)
+            single(values, "cursor"), replace(bounds, reverse=self._order == "desc")
         )
         self._options, self._deadline = multi_read_options(request, values, reads)
         self._partial = allows_partial(values)
@@ -137,14 +144,14 @@ class RowRequest:
 
     async def respond(self) -> Response:
         is_stream = self._form == NDJSON
-        if is_stream or (self._limit or _PAGE_ROWS) > BATCH_ROWS:
+        if is_stream or self._selection.where or (self._limit or _PAGE_ROWS) > BATCH_ROWS:
             self._reads.node.read_admission.require_slot_for_long_read()
         return await self._stream() if is_stream else await self._page()
 
     async def _stream(self) -> Response:
         reads = self._reads
         covered = await coverage(reads, self._partitions(), self._options, self._deadline, self._partial)
-        batches = self._batches(covered, None, self._limit)
+        batches = self._batches(covered, None, self._limit, LookBudget())
         return RowStream(ndjson(batches, self._to_text(covered), self._limit), covered.headers)
 
     async def _page(self) -> Response:
@@ -153,8 +160,9 @@ class RowRequest:
 
         async def read_page(covered: Coverage) -> Page:
             limit = self._limit or _PAGE_ROWS
-            batches = self._batches(covered, reservation, limit + 1)
-            return await page(batches, self._to_lines(covered), limit, reservation)
+            looks = None if self._selection.where is None else page_looks(self._deadline)
+            batches = self._batches(covered, reservation, limit + 1, looks)
+            return await page(batches, self._to_lines(covered), limit, reservation, looks)
 
         while True:
             partitioning = reads.partitioning
@@ -172,11 +180,23 @@ class RowRequest:
         return PiecedResponse([b'{"items":[', *items, end], covered.headers)
 
     def _batches(
-        self, covered: Coverage, reservation: AnswerReservation | None, wanted: int | None
+        self,
+        covered: Coverage,
+        reservation: AnswerReservation | None,
+        wanted: int | None,
+        looks: LookBudget | None,
     ) -> Batches:
-        batches = covered_rows(self._reads, covered, self._bounds, self._deadline, reservation, wanted)
-        aggregated = self._reads.node.spec.aggregate is not None
-        return in_rendering_steps(batches) if aggregated else batches
+        arguments = (self._bounds, self._deadline, reservation, wanted, self._selection.where, looks)
+        if self._index is not None:
+            lookups = answer_reservation(self._request)
+            batches = self._index.batches(self._reads, covered, lookups, *arguments)
+        else:
+            batches = covered_rows(self._reads, covered, *arguments)
+        if self._bounds.index == "values":
+            return batches
+        if self._reads.node.spec.aggregate is not None:
+            return in_rendering_steps(batches)
+        return batches if self._selection.fields is None else in_rendering_steps(batches, PARSING_FACTOR)
 
     def _partitions(self) -> Collection[int]:
         if self._record_key is None:
@@ -185,23 +205,36 @@ class RowRequest:
 
     def _to_lines(self, covered: Coverage) -> ToLines:
         if self._windows is not None:
-            return self._windows.lines(covered.progress, self._reads.partitioning.scattered)
+            return self._windows.lines(
+                covered.progress, self._reads.partitioning.scattered, self._selection.fields
+            )
         node = self._reads.node
-        return to_lines(node.codec, node.render)
+        render = self._selection.render(node.render)
+        if self._index is not None:
+            return self._index.lines(node.codec, render, self._bounds)
+        return to_lines(node.codec, render)
 
     def _to_text(self, covered: Coverage) -> ToText:
         if self._windows is not None:
-            return self._windows.text(covered.progress, self._reads.partitioning.scattered)
+            return self._windows.text(
+                covered.progress, self._reads.partitioning.scattered, self._selection.fields
+            )
         node = self._reads.node
-        return to_text(node.codec, node.render)
+        render = self._selection.render(node.render)
+        if self._index is not None:
+            return self._index.text(node.codec, render, self._bounds)
+        return to_text(node.codec, render)
 
 
 async def _count_rows(reads: Reads, request: Request) -> Response:
-    values = parse_parameters(request, MANY_OPTIONS, "approximate")
+    values = parse_parameters(request, MANY_OPTIONS, *_COUNT)
     negotiate(accept_header(request), (JSON,))
     approximate = choice(values, "approximate", ("false", "true"))
     options, deadline = multi_read_options(request, values, reads)
     partial = allows_partial(values)
+    where = parse_row_selection(values).where
+    if where is not None and approximate == "true":
+        raise invalid("approximate", "an estimate counts all keys", "leave out `where`, or count exactly")
     # If a key may be in several partitions, only its newest record says whether it counts.
     exact = approximate == "false" or reads.partitioning.scattered
     if exact:
@@ -209,10 +242,11 @@ async def _count_rows(reads: Reads, request: Request) -> Response:
 
     async def count_keys(covered: Coverage) -> int:
         if reads.partitioning.scattered:
-            rows = covered_rows(reads, covered, Bounds(), deadline, answer_reservation(request), None)
+            reservation = answer_reservation(request)
+            rows = covered_rows(reads, covered, Bounds(), deadline, reservation, None, where)
             async with aclosing(rows) as batches:
                 return await count(batches)
-        return await count_covered(reads, covered, not exact, deadline)
+        return await count_covered(reads, covered, not exact, deadline, where)
 
     everything = range(reads.replicas.partitions)
     counted, covered = await read_partitions(reads, everything, options, deadline, partial, count_keys)

@@ -128,7 +128,14 @@ def _replica_status(node: Node, replica: Replica, now_ms: int) -> dict[str, Any]
         "estimatedKeys": replica.store.keys.count(now_ms) if replica.opened else None,
         "sizeBytes": replica.store.size_bytes() if replica.opened else 0,
         **({} if node.windows is None else _event_time(node.windows, replica)),
+        **({} if node.replicas.indexes is None else {"indexes": _index_counts(replica)}),
     }
+
+
+def _index_counts(replica: Replica) -> dict[str, dict[str, int]]:
+    """Return how many rows each index has, and how many it lacks because their field is of another type."""
+    counts = replica.store.index.counts.by_name() if replica.opened else {}
+    return {name: {"entries": entries, "mistyped": mistyped} for name, (entries, mistyped) in counts.items()}
 
 
 def _event_time(windows: Windows, replica: Replica) -> dict[str, Any]:

@@ -45,19 +45,29 @@ from queryable_app.serve.reads.coverage import Coverage, read_partitions
 from queryable_app.serve.reads.covered_reads import covered_rows
 from queryable_app.serve.reads.point import Reads
 from queryable_app.serve.reads.rendering_steps import in_rendering_steps
+from queryable_app.serve.reads.row_selection import SELECTION
 from queryable_app.serve.reads.scans import Bounds, Page, page
 from queryable_app.serve.reads.top_windows import TOP_MAX, check_column, top
 from queryable_app.serve.reads.window_rows import WindowRows
 from queryable_app.wire.http_text import JSON, body_answer, choice, negotiate, single, whole_number
 from queryable_app.wire.times import parse_time, to_iso
 
-_LIST: Final = ("from", "to", "limit", "order", "cursor", "key-encoding")
+_LIST: Final = ("from", "to", *SELECTION, "limit", "order", "cursor", "key-encoding")
 _TOP: Final = ("by", "k", "order", "from", "to")
 _TOP_ROWS: Final = 10  # unless the request says
 _STARTS_SHOWN_MAX: Final = 3
 _TIME_ADVICE: Final = "write it like 2026-11-22T10:00:00Z, or as milliseconds since 1970"
 
-OTHER_PATHS: Final = ("/v1/keys", "/v1/multi-get", "/v1/scan", "/v1/range", "/v1/prefix", "/v1/count")
+OTHER_PATHS: Final = (
+    "/v1/keys",
+    "/v1/multi-get",
+    "/v1/scan",
+    "/v1/range",
+    "/v1/prefix",
+    "/v1/count",
+    "/v1/filter",
+    "/v1/index",
+)
 """The reads that a view with windows does not have."""
 
 

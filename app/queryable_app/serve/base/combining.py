@@ -15,6 +15,12 @@ def newer_row(one: RawRow, other: RawRow) -> RawRow:
     return other if _age(other) > _age(one) else one
 
 
+def added_counts(one: RawRow, other: RawRow) -> RawRow:
+    """Return the sum of two numbers of rows that have the same indexed value."""
+    count = int.from_bytes(one[2]) + int.from_bytes(other[2])
+    return one[0], one[1], count.to_bytes(len(one[2]))
+
+
 def merged_row(merge: Callable[[bytes, bytes], bytes]) -> Combine:
     """Return what merges the states of both rows. The result has the place of the newer one."""
 

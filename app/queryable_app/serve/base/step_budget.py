@@ -13,6 +13,9 @@ STEP_BYTES: Final = 256 * 1024
 ITEM_BYTES: Final = 1024
 """The size to add for each item (a key, a record, a value of JSON), whose handling costs time however short it is."""
 
+PARSING_FACTOR: Final = 4
+"""How much more a byte of a JSON value costs to parse than a byte that is copied."""
+
 RENDERING_FACTOR: Final = 8
 """How much more a byte of an aggregate's state costs to render than a byte that is copied."""
 

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from uvicorn.server import ServerState
 
 from queryable_app.errors import Failure, Reason, invalid
-from queryable_app.serve.api.guard import bypasses_admission, is_from_node, is_internal
+from queryable_app.serve.api.guard import CHANGES_PATH, bypasses_admission, is_from_node, is_internal
 from queryable_app.serve.api.request import ARRIVED_AT
 from queryable_app.serve.base.background import guarded
 from queryable_app.serve.http.body_budget import BodyReservation
@@ -128,6 +128,8 @@ class BoundedProtocol(StrictProtocol):
             field = "body" if self.in_body else "request"
             self.refuse(invalid(field, "ends before its time", "send as much as its length says"))
         if self.cycle is not None and not self.cycle.response_complete:
+            if self.cycle.scope["path"] == CHANGES_PATH:
+                return False  # its answer has no end
             if self.refusal is None:
                 self.cycle.keep_alive = False  # this is the connection's last request
             return True

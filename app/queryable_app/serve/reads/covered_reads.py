@@ -9,6 +9,8 @@ from typing import Final
 
 from queryable_app.policy.freshness import ReadOptions
 from queryable_app.serve.base.answer_reservation import AnswerReservation
+from queryable_app.serve.base.combining import added_counts
+from queryable_app.serve.base.look_budget import LookBudget
 from queryable_app.serve.base.peer_frames import RawRow
 from queryable_app.serve.reads import peer_reads
 from queryable_app.serve.reads.coverage import Coverage, half_of_remaining_time, read_partitions
@@ -24,9 +26,12 @@ from queryable_app.serve.reads.multi_get import (
 )
 from queryable_app.serve.reads.peer_reads import Positions
 from queryable_app.serve.reads.point import Reads
+from queryable_app.serve.reads.row_filter import row_filter
 from queryable_app.serve.reads.scans import (
+    BATCH_ROWS,
     Batches,
     Bounds,
+    count,
     count_local,
     gather_or_cancel,
     local_rows,
@@ -35,7 +40,9 @@ from queryable_app.serve.reads.scans import (
     within_budget,
 )
 from queryable_app.serve.reads.stored_row import stored_row
+from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.http_text import Answer
+from queryable_app.wire.where import Where
 
 _STREAM_SECONDS_MIN: Final = 1.0
 _FIRST_ROWS_MIN: Final = 16
@@ -48,8 +55,15 @@ def covered_rows(
     deadline: float,
     reservation: AnswerReservation | None,
     limit: int | None,
+    where: Where | None = None,
+    looks: LookBudget | None = None,
 ) -> Batches:
     """Yield the rows of all covered partitions in key order, one row for each key, which may be a tombstone.
+
+    With `where`, yield those that match, and tombstones in place of some others. Each node filters its own rows, unless a key
+    may be in several partitions. `looks` counts the rows that are looked at; the caller ends the read when they are enough.
+
+    Of an index it yields the rows of all partitions, or one number for each value; `index_reads.py` has the rest.
 
     `limit` says how many rows are wanted; None: all. The first batch of each node then has twice its share of them. So a short
     page of a large view does not collect thousands of rows of every node.
@@ -65,9 +79,15 @@ def covered_rows(
     first_rows_max = None
     if limit is not None:
         first_rows_max = min(peer_reads.ROWS_MAX, max(_FIRST_ROWS_MIN, -(-2 * limit // max(1, shares))))
-    sources: list[Batches] = (
-        [local_rows(local, bounds, reads.node.read_admission.yield_slot)] if local else []
-    )
+    scattered, row_matches = reads.partitioning.scattered, row_filter(reads.node, where)
+    looks = LookBudget() if looks is None else looks
+    early = None if row_matches is None or scattered else peer_reads.PeerFilter(row_matches, looks, shares)
+    sources: list[Batches] = []
+    if local:
+        # Each row of an index is a look-up.
+        wanted = BATCH_ROWS if limit is None or bounds.index is None or row_matches else limit
+        rows = local_rows(local, bounds, reads.node.read_admission.yield_slot, wanted)
+        sources = [rows if early is None else early.rows.matching(rows, looks)]
     sources += [
         peer_reads.rows(
             peers,
@@ -77,13 +97,19 @@ def covered_rows(
             seconds,
             may_start_over and covered.may_retry_elsewhere(ordinal),
             first_rows_max,
+            early,
         )
         for ordinal, positions in covered.remote.items()
     ]
     if reservation is not None:
         sources = [within_budget(source, reservation) for source in sources]
     batches = sources[0] if len(sources) == 1 else merge_sources(sources, bounds.reverse)
-    return one_row_of_each_key(batches, reads.node.combine) if reads.partitioning.scattered else batches
+    if bounds.index is not None:
+        return one_row_of_each_key(batches, added_counts) if bounds.index == "values" else batches
+    if not scattered:
+        return batches
+    batches = one_row_of_each_key(batches, reads.node.combine)
+    return batches if row_matches is None else row_matches.matching(batches, looks)
 
 
 async def look_up_keys(
@@ -187,15 +213,29 @@ async def read_key_across_partitions(
     return reads.answers.of_newest(newest, covered.progress, 1, form, if_none_match)
 
 
-async def count_covered(reads: Reads, covered: Coverage, approximate: bool, deadline: float) -> int:
-    """Add up the counts of all covered partitions. Each key must be in one of them only."""
+async def count_covered(
+    reads: Reads, covered: Coverage, approximate: bool, deadline: float, where: Where | None = None
+) -> int:
+    """Add up the counts of all covered partitions, of the keys whose rows match. Each key must be in one of them only."""
     peers = reads.node.peers
     remote = (
         peer_reads.count(
-            peers, ordinal, positions, approximate, deadline, covered.may_retry_elsewhere(ordinal)
+            peers, ordinal, positions, approximate, deadline, covered.may_retry_elsewhere(ordinal), where
         )
         for ordinal, positions in covered.remote.items()
     )
-    yield_slot = reads.node.read_admission.yield_slot
-    local = count_local(list(covered.local.values()), approximate, yield_slot)
+    local = count_here(reads, list(covered.local.values()), approximate, where)
     return sum(await gather_or_cancel((local, *remote)))
+
+
+async def count_here(
+    reads: Reads, replicas: Sequence[Replica], approximate: bool, where: Where | None
+) -> int:
+    """Count the keys of replicas of this node, those whose rows match."""
+    yield_slot = reads.node.read_admission.yield_slot
+    row_matches = row_filter(reads.node, where)
+    if row_matches is None or not replicas:
+        return await count_local(replicas, approximate, yield_slot)
+    rows = local_rows(replicas, Bounds(), yield_slot)
+    async with aclosing(row_matches.matching(rows, LookBudget())) as batches:
+        return await count(batches)

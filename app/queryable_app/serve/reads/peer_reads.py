@@ -13,11 +13,13 @@ from base64 import b64encode
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from queryable_app.aggregates.clock import NO_TIME_MS
 from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure, Reason
 from queryable_app.policy.freshness import ReadOptions
+from queryable_app.serve.base.look_budget import PAGE_LOOKS_MAX, LookBudget
 from queryable_app.serve.base.peer_frames import PeerFrameError, RawRow, decode_rows, read_options_to_json
 from queryable_app.serve.peers.client import PeerUnavailable
 from queryable_app.serve.peers.peers import (
@@ -28,7 +30,20 @@ from queryable_app.serve.peers.peers import (
     remaining_ms,
 )
 from queryable_app.serve.reads.replica_progress import ReplicaProgress
+from queryable_app.serve.reads.row_filter import RowFilter
 from queryable_app.serve.reads.scans import Bounds
+from queryable_app.serve.store.replica_changes import Portion
+from queryable_app.wire.change_log import Mark
+from queryable_app.wire.checked import (
+    OFFSET_MAX,
+    base64_bytes,
+    by_partition,
+    list_of,
+    offset,
+    optional,
+    whole,
+)
+from queryable_app.wire.where import Where
 
 T = TypeVar("T")
 
@@ -36,13 +51,21 @@ COVER: Final = "/internal/v1/cover"
 ROWS: Final = "/internal/v1/rows"
 KEYS: Final = "/internal/v1/keys"
 COUNT: Final = "/internal/v1/count"
+CHANGES: Final = "/internal/v1/changes"
 
 ROWS_MAX: Final = 2048
 """The bound of one answer with rows of a range, plus the rest of its last key."""
+LOOKS_MAX: Final = 8192
+LOOKS_MIN: Final = 512
+"""The bounds of the rows that a node looks at for one answer, if it filters them."""
+LOOK_BYTES_MAX: Final = 4 << 20
 KEYS_BYTES_MAX: Final = 1 << 20
 """The bound of one answer with rows of keys: the row that exceeds it is its last."""
 REQUEST_KEYS_BYTES_MAX: Final = 1 << 20
 """The bound of the keys in one request, as base64: the key that exceeds it goes in the next request."""
+
+_CHANGES_SECONDS: Final = 2.0
+"""How long an answer with changes may take beyond the wait for them."""
 
 Positions = Mapping[int, int]
 """Partition → the position of its replica when the node said that it may answer.
@@ -53,6 +76,10 @@ power.
 
 ParseAnswer = Callable[[dict[str, Any], list[RawRow]], T]
 """Parse the head and the rows of an answer. Raises any exception if they are malformed."""
+
+
+Looked = tuple[int, int]
+"""How many rows a node has looked at for an answer, and their bytes."""
 
 
 class ReplicasLost(Exception):
@@ -73,6 +100,28 @@ class CoverAnswer:
     """The partitioners that some record does not follow, as far as the node knows."""
 
 
+@dataclass(frozen=True, slots=True)
+class PeerFilter:
+    """What the nodes of one read need to filter their rows, and the budget that they all use."""
+
+    rows: RowFilter
+    looks: LookBudget
+    nodes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields of a request for rows. The more nodes, the fewer rows each looks at ahead of the others."""
+        looks_max = max(LOOKS_MIN, min(LOOKS_MAX, PAGE_LOOKS_MAX // (2 * self.nodes)))
+        return {"where": self.rows.where.text, "looksMax": looks_max}
+
+    def add(self, batch: list[RawRow], looked: Looked | None) -> list[RawRow]:
+        """Return the rows of an answer that match. A node of an earlier version has not filtered them."""
+        if looked is None:
+            looked = len(batch), sum(len(stored) for _, _, stored in batch)
+            batch = self.rows.of_batch(batch)
+        self.looks.take(*looked)
+        return batch
+
+
 async def cover(
     peers: Peers, ordinal: int, partitions: Sequence[int], options: ReadOptions, deadline: float
 ) -> CoverAnswer:
@@ -91,13 +140,15 @@ async def rows(
     seconds: float,
     may_retry_elsewhere: bool,
     first_rows_max: int | None,
+    filter: PeerFilter | None = None,
 ) -> AsyncGenerator[list[RawRow], None]:
     """Yield the rows of a node's replicas in key order. Raises ReplicasLost if a batch takes longer than `seconds`.
 
     The first batch has `first_rows_max` rows at most, and each one after it twice as many, up to what a node answers at once;
-    None: all have that many.
+    None: all have that many. With `filter`, the other node removes what does not match.
     """
     rows_max = first_rows_max
+    conditions = {} if filter is None else filter.to_json()
     while True:
         limit = {} if rows_max is None else {"rowsMax": rows_max}
         body = {
@@ -107,10 +158,14 @@ async def rows(
             "reverse": bounds.reverse,
             **limit,  # a node of an earlier version ignores it
             **({} if bounds.starts is None else {"starts": bounds.starts}),
+            **({} if bounds.index is None else {"index": bounds.index}),
+            **conditions,
         }
         deadline = asyncio.get_running_loop().time() + seconds
         elsewhere = positions if may_retry_elsewhere else None
-        batch, last = await _read(peers, ordinal, ROWS, body, deadline, _rows_answer, elsewhere)
+        batch, last, looked = await _read(peers, ordinal, ROWS, body, deadline, _rows_answer, elsewhere)
+        if filter is not None:
+            batch = filter.add(batch, looked)
         if batch:
             yield batch
         if last:
@@ -157,11 +212,45 @@ async def count(
     approximate: bool,
     deadline: float,
     may_retry_elsewhere: bool,
+    where: Where | None = None,
 ) -> int:
-    """Return how many keys a node's replicas have. Raises ReplicasLost."""
+    """Return how many keys a node's replicas have, of those that match. Raises ReplicasLost."""
     body = {"positions": _positions_json(positions), "approximate": approximate}
+    if where is not None:
+        body["where"] = where.text
     elsewhere = positions if may_retry_elsewhere else None
-    return await _read(peers, ordinal, COUNT, body, deadline, _count_answer, elsewhere)
+    return await _read(peers, ordinal, COUNT, body, deadline, partial(_count_answer, where), elsewhere)
+
+
+async def changes(
+    peers: Peers, ordinal: int, marks: Mapping[int, Mark], wait_seconds: float
+) -> Mapping[int, Portion]:
+    """Return the next changes of a node's replicas. If there are none, wait for some. Raises ReplicasLost."""
+    body = {"marks": marks_to_json(marks), "waitMs": int(wait_seconds * 1000)}
+    deadline = asyncio.get_running_loop().time() + wait_seconds + _CHANGES_SECONDS
+
+    def parse(head: dict[str, Any], rows: list[RawRow]) -> Mapping[int, Portion]:
+        read: dict[int, list[RawRow]] = {partition: [] for partition in marks}
+        for row in rows:
+            read[row[1]].append(row)
+        following, compacted = marks_from_json(head["marks"]), by_partition(offset)(head["compacted"])
+        return {p: Portion(read[p], following[p], compacted.get(p, -1)) for p in marks}
+
+    return await _read(peers, ordinal, CHANGES, body, deadline, parse, marks)
+
+
+def marks_to_json(marks: Mapping[int, Mark]) -> dict[str, Sequence[object]]:
+    return {str(partition): (at.position, at.until, _base64(at.after)) for partition, at in marks.items()}
+
+
+def marks_from_json(raw: Any) -> dict[int, Mark]:
+    """Raises Malformed."""
+    return by_partition(_mark)(raw)
+
+
+def _mark(raw: object) -> Mark:
+    position, until, after = list_of(lambda each: each)(raw)
+    return Mark(offset(position), whole(-1, OFFSET_MAX)(until), optional(base64_bytes)(after))
 
 
 async def _read(
@@ -264,11 +353,12 @@ def _refusal(raw: Mapping[str, Any]) -> tuple[int, Failure]:
     )
 
 
-def _rows_answer(head: dict[str, Any], rows: list[RawRow]) -> tuple[list[RawRow], bool]:
+def _rows_answer(head: dict[str, Any], rows: list[RawRow]) -> tuple[list[RawRow], bool, Looked | None]:
     last = bool(head["last"])
     if not rows and not last:
         raise ValueError("no rows, and more of them")
-    return rows, last
+    looked = head.get("looked")
+    return rows, last, None if looked is None else (int(looked[0]), int(looked[1]))
 
 
 def _keys_answer(head: dict[str, Any], rows: list[RawRow]) -> tuple[int | None, list[RawRow]]:
@@ -278,7 +368,9 @@ def _keys_answer(head: dict[str, Any], rows: list[RawRow]) -> tuple[int | None, 
     return answered, rows
 
 
-def _count_answer(head: dict[str, Any], _: list[RawRow]) -> int:
+def _count_answer(where: Where | None, head: dict[str, Any], _: list[RawRow]) -> int:
+    if where is not None and head.get("where") != where.text:
+        raise ValueError("a node of an earlier version counts all rows")
     return int(head["count"])
 
 

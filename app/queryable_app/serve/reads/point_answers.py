@@ -14,7 +14,7 @@ from queryable_app.errors import Failure, Reason
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.replica_progress import ReplicaProgress, positions_text
 from queryable_app.serve.reads.stored_row import StoredRow
-from queryable_app.wire.http_text import JSON, Answer, header_text, matches_etag, problem_answer
+from queryable_app.wire.http_text import AVRO, JSON, Answer, header_text, matches_etag, problem_answer
 
 _FRESHNESS: Final = b"qt-position: %b\r\nqt-role: %b\r\nqt-lag-records: %d\r\nqt-lag-ms: %d\r\nqt-epoch: %d\r\nqt-hops: %d\r\n"
 _ETAG: Final = b'"%b-%d-%d-%x%b"'
@@ -47,6 +47,7 @@ class PointAnswers:
         self._replicas = node.replicas
         self._counters = node.counters
         self._render = node.render
+        self._avro_forms = node.avro_forms
         self._is_aggregated = node.spec.aggregate is not None
         self._caching = b"cache-control: no-cache\r\nvary: accept\r\n" + self.identity
 
@@ -100,6 +101,9 @@ class PointAnswers:
         if form == JSON:
             body = value if self._render is None else self._render(value)
             variant = merged
+        elif form in self._avro_forms:
+            body = self._avro_forms[form](value)
+            variant = b"-a" if form == AVRO else b"-j"
         else:
             body = self._render(value) if self._render is not None and self._is_aggregated else value
             variant = merged + b"-b"  # another representation is another entity

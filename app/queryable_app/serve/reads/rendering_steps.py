@@ -14,15 +14,18 @@ from queryable_app.serve.base.step_budget import RENDERING_FACTOR, STEP_BYTES
 from queryable_app.serve.reads.scans import Batches
 
 
-async def in_rendering_steps(batches: Batches) -> Batches:
-    """Yield the same rows in batches that are rendered within a few milliseconds."""
+async def in_rendering_steps(batches: Batches, factor: int = RENDERING_FACTOR) -> Batches:
+    """Yield the same rows in batches that are rendered within a few milliseconds.
+
+    `factor` says how much more a byte costs than one that is copied.
+    """
     async with aclosing(batches):
         async for batch in batches:
             step: list[RawRow] = []
             size = 0
             for row in batch:
                 step.append(row)
-                size += len(row[2]) * RENDERING_FACTOR
+                size += len(row[2]) * factor
                 if size >= STEP_BYTES:
                     yield step
                     await asyncio.sleep(0)

@@ -21,17 +21,19 @@ from heapq import merge
 from itertools import chain, islice
 from operator import itemgetter
 from time import time_ns
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from queryable_app.aggregates.rendering import Render
 from queryable_app.errors import Failure, Reason
 from queryable_app.serve.base.admission import YieldSlot
 from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.base.combining import Combine
+from queryable_app.serve.base.look_budget import LookBudget
 from queryable_app.serve.base.peer_frames import RawRow
 from queryable_app.serve.reads.window_seeks import PASSED_OVER, rows_of_starts
 from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE
+from queryable_app.wire.index_keys import after_value
 from queryable_app.wire.serde import KeyCodec
 
 BATCH_ROWS: Final = 512
@@ -49,9 +51,12 @@ _key_of_row: Final = itemgetter(0)
 T = TypeVar("T")
 
 Batches = AsyncGenerator[list[RawRow], None]
+IndexPart = Literal["rows", "values"]
+"""What a read takes from an index: rows, with entries in place of their keys; or values, with numbers of rows."""
 Line = tuple[bytes, bytes]
 """On-disk key, and the row as JSON."""
 ToLines = Callable[[list[RawRow]], list[Line]]
+KeyOf = Callable[[bytes], bytes]
 ToText = Callable[[list[RawRow], int], tuple[bytes, int]]
 """From rows, and the most lines to return, to the text of the lines and their number."""
 
@@ -65,6 +70,8 @@ class Bounds:
     reverse: bool = False
     starts: tuple[int, int] | None = None
     """Take only windows with starts in this range, which excludes its end. None: all rows."""
+    index: IndexPart | None = None
+    """The range is one of index entries (wire/index_keys.py), and says what to read of them. None: it is one of rows."""
 
     def contain(self, key: bytes) -> bool:
         return (self.start is None or key >= self.start) and (self.stop is None or key < self.stop)
@@ -72,8 +79,9 @@ class Bounds:
     def after(self, last_key: bytes) -> Bounds:
         """Return the rest of the range once `last_key` has been read."""
         if self.reverse:
-            return Bounds(self.start, last_key, True, self.starts)
-        return Bounds(last_key + b"\0", self.stop, False, self.starts)
+            return Bounds(self.start, last_key, True, self.starts, self.index)
+        first = after_value(last_key) if self.index == "values" else last_key + b"\0"
+        return Bounds(first, self.stop, False, self.starts, self.index)
 
     @staticmethod
     def of_prefix(prefix: bytes) -> Bounds:
@@ -128,7 +136,11 @@ class _ReplicaRows:
         self._large = False  # the last read ended at `bytes_max`
         self._partition = replica.partition
         rows = replica.store.rows
-        if bounds.starts is None:
+        if bounds.index is not None:
+            index = replica.store.index
+            entries = index.rows if bounds.index == "rows" else index.counts_of_values
+            self._rows = entries(replica.store, bounds.start, bounds.stop, bounds.reverse)
+        elif bounds.starts is None:
             self._rows = rows(bounds.start, bounds.stop, bounds.reverse)
         else:
             self._rows = rows_of_starts(rows, bounds.start, bounds.stop, bounds.reverse, *bounds.starts)
@@ -241,6 +253,7 @@ class _Columns(NamedTuple):
     template: bytes
     """The JSON of one row."""
     disk_keys: Sequence[bytes]
+    """What the rows are in order of: their keys, or index entries."""
     keys: Sequence[bytes]
     values: Sequence[bytes]
     partitions: Sequence[int]
@@ -252,27 +265,30 @@ class _Columns(NamedTuple):
         return zip(self.keys, self.values, self.partitions, self.offsets, self.timestamps, strict=True)
 
 
-def _columns(batch: Sequence[RawRow], codec: KeyCodec, render: Render | None) -> _Columns | None:
+def _columns(
+    batch: Sequence[RawRow], codec: KeyCodec, render: Render | None, key_of: KeyOf | None
+) -> _Columns | None:
     """Return the rows that are neither tombstones nor expired; None if there are none."""
     if not batch:
         return None
     disk_keys, partitions, stored = zip(*batch, strict=True)
     flags, offsets, timestamps, expiries = zip(*map(ROW_HEADER.unpack_from, stored), strict=True)
     if any(flags) or any(expiries):
-        live = _live(batch)
+        live = live_rows(batch, time_ns() // 1_000_000)
         if len(live) < len(batch):
-            return _columns(live, codec, render)
+            return _columns(live, codec, render, key_of)
     values = [each[ROW_HEADER_SIZE:] for each in stored]
     if render is not None:
         values = [render(value) for value in values]
-    if are_plain_keys(codec, disk_keys):
-        return _Columns(_PLAIN_KEY_ITEM, disk_keys, disk_keys, values, partitions, offsets, timestamps)
-    keys = [key_json(codec, codec.to_record(disk_key)) for disk_key in disk_keys]
+    row_keys = disk_keys if key_of is None else [key_of(entry) for entry in disk_keys]
+    if are_plain_keys(codec, row_keys):
+        return _Columns(_PLAIN_KEY_ITEM, disk_keys, row_keys, values, partitions, offsets, timestamps)
+    keys = [key_json(codec, codec.to_record(row_key)) for row_key in row_keys]
     return _Columns(_ITEM, disk_keys, keys, values, partitions, offsets, timestamps)
 
 
-def _live(batch: Sequence[RawRow]) -> list[RawRow]:
-    now_ms = time_ns() // 1_000_000
+def live_rows(batch: Sequence[RawRow], now_ms: int) -> list[RawRow]:
+    """Return the rows that are neither tombstones nor expired."""
     unpack = ROW_HEADER.unpack_from
     return [
         row
@@ -282,11 +298,13 @@ def _live(batch: Sequence[RawRow]) -> list[RawRow]:
     ]
 
 
-def to_lines(codec: KeyCodec, render: Render | None) -> ToLines:
-    """Return a function from rows to JSON objects, without tombstones and expired rows."""
+def to_lines(codec: KeyCodec, render: Render | None, key_of: KeyOf | None = None) -> ToLines:
+    """Return a function from rows to JSON objects, without tombstones and expired rows.
+
+    `key_of` returns the row's key for rows that have index entries in place of their keys."""
 
     def lines(batch: list[RawRow]) -> list[Line]:
-        columns = _columns(batch, codec, render)
+        columns = _columns(batch, codec, render, key_of)
         if columns is None:
             return []
         items = [columns.template % fields for fields in columns.fields()]
@@ -295,21 +313,20 @@ def to_lines(codec: KeyCodec, render: Render | None) -> ToLines:
     return lines
 
 
-def to_text(codec: KeyCodec, render: Render | None) -> ToText:
+def to_text(codec: KeyCodec, render: Render | None, key_of: KeyOf | None = None) -> ToText:
     """Return a function from rows to lines of JSON objects, without tombstones and expired rows, and the number of lines.
 
     Each object is on one line, whatever white space the producer sent.
     """
 
     def text(batch: Sequence[RawRow], limit: int) -> tuple[bytes, int]:
-        columns = _columns(batch, codec, render)
+        columns = _columns(batch, codec, render, key_of)
         if columns is None:
             return b"", 0
-        if render is None:
-            values = b"".join(columns.values)
-            if b"\n" in values or b"\r" in values:  # JSON has them between tokens alone
-                single = [value.replace(b"\n", b" ").replace(b"\r", b" ") for value in columns.values]
-                columns = columns._replace(values=single)
+        values = b"".join(columns.values)
+        if b"\n" in values or b"\r" in values:  # JSON has them between tokens alone
+            single = [value.replace(b"\n", b" ").replace(b"\r", b" ") for value in columns.values]
+            columns = columns._replace(values=single)
         count = min(limit, len(columns.values))
         fields = chain.from_iterable(islice(columns.fields(), count))
         return (columns.template + b"\n") * count % tuple(fields), count
@@ -342,8 +359,15 @@ async def within_budget(batches: Batches, reservation: AnswerReservation) -> Bat
                 reservation.release(size)
 
 
-async def page(batches: Batches, lines: ToLines, limit: int, reservation: AnswerReservation) -> Page:
-    """Return the first `limit` rows, or fewer if they are large or the memory for answers is used up."""
+async def page(
+    batches: Batches,
+    lines: ToLines,
+    limit: int,
+    reservation: AnswerReservation,
+    looks: LookBudget | None = None,
+) -> Page:
+    """Return the first `limit` rows, or fewer if they are large, if the memory for answers is used up, or if enough rows have
+    been looked at for them. Such a read does not look for one more row to know whether there is a next page."""
     items: list[bytes] = []
     last_key: bytes | None = None
     size = 0
@@ -357,6 +381,8 @@ async def page(batches: Batches, lines: ToLines, limit: int, reservation: Answer
                     items.append(line)
                     last_key = disk_key
                     size += len(line)
+                if looks is not None and batch and (len(items) == limit or looks.is_spent):
+                    return Page(items, batch[-1][0])
     except BaseException as error:
         if items and isinstance(error, Failure) and error.reason is Reason.OVERLOADED:
             return Page(items, last_key)
@@ -366,14 +392,13 @@ async def page(batches: Batches, lines: ToLines, limit: int, reservation: Answer
 
 
 async def ndjson(batches: Batches, text: ToText, limit: int | None) -> AsyncGenerator[bytes, None]:
-    """Yield the rows as lines of JSON, many lines at a time."""
+    """Yield the rows as lines of JSON, many lines at a time, and nothing in place of rows that are no lines."""
     left = sys.maxsize if limit is None else limit
     async with aclosing(batches):
         async for batch in batches:
             lines, count = text(batch, left)
             left -= count
-            if lines:
-                yield lines
+            yield lines
             if not left:
                 return
 

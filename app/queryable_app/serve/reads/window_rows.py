@@ -21,6 +21,7 @@ from queryable_app.serve.base.peer_frames import RawRow
 from queryable_app.serve.reads.replica_progress import ReplicaProgress
 from queryable_app.serve.reads.scans import Line, ToLines, ToText, key_json
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE
+from queryable_app.wire.projection import Projection
 from queryable_app.wire.serde import KeyCodec
 from queryable_app.wire.times import to_iso
 
@@ -44,20 +45,25 @@ class WindowRows:
         self.spec = spec
         self._render = state_renderer(spec)
 
-    def lines(self, progress: Sequence[ReplicaProgress], scattered: bool) -> ToLines:
+    def lines(
+        self, progress: Sequence[ReplicaProgress], scattered: bool, fields: Projection | None = None
+    ) -> ToLines:
         """Return a function from rows of these replicas to JSON objects, without expired windows.
 
-        `scattered` says that a row may have records of several partitions; it is final if it is in each of them.
+        `scattered` says that a row may have records of several partitions; it is final if it is in each of them. Of each value
+        it has the `fields`, or all of them.
         """
         marks = self._watermarks(progress, scattered)
-        return lambda batch: list(self._lines(batch, marks))
+        return lambda batch: list(self._lines(batch, marks, fields))
 
-    def text(self, progress: Sequence[ReplicaProgress], scattered: bool) -> ToText:
+    def text(
+        self, progress: Sequence[ReplicaProgress], scattered: bool, fields: Projection | None = None
+    ) -> ToText:
         """Return a function from rows of these replicas to lines of JSON, without expired windows, and the number of lines."""
         marks = self._watermarks(progress, scattered)
 
         def text(batch: list[RawRow], limit: int) -> tuple[bytes, int]:
-            found = [line + b"\n" for _, line in islice(self._lines(batch, marks), limit)]
+            found = [line + b"\n" for _, line in islice(self._lines(batch, marks, fields), limit)]
             return b"".join(found), len(found)
 
         return text
@@ -66,7 +72,7 @@ class WindowRows:
         marks = {replica.partition: self.windows.watermark(replica.max_event_ms) for replica in progress}
         return dict.fromkeys(marks, min(marks.values())) if scattered and marks else marks
 
-    def _lines(self, batch: Sequence[RawRow], marks: Marks) -> Iterator[Line]:
+    def _lines(self, batch: Sequence[RawRow], marks: Marks, fields: Projection | None) -> Iterator[Line]:
         windows, codec, sessions = self.windows, self._codec, bool(self.windows.gap_ms)
         shown_group, shown_key = None, b""
         for disk_key, partition, stored in batch:
@@ -79,6 +85,7 @@ class WindowRows:
                 shown_group, shown_key = group, key_json(codec, codec.to_record(group))
             window = windows.window(start_ms, expiry, mark)
             state = stored[ROW_HEADER_SIZE:]
+            value = self._render(state_of_session(self.spec, state) if sessions else state)
             yield (
                 disk_key,
                 _ITEM
@@ -87,7 +94,7 @@ class WindowRows:
                     _iso(start_ms),
                     _iso(window.end_ms),
                     _BOOLEANS[window.final],
-                    self._render(state_of_session(self.spec, state) if sessions else state),
+                    value if fields is None else fields.of(value),
                     partition,
                     offset,
                     timestamp_ms,

@@ -36,6 +36,7 @@ from queryable_app.wire.checkpoint_files import (
     PartialFile,
 )
 from queryable_app.wire.disk_format import FORMAT_VERSION, Identity
+from queryable_app.wire.index_entries import RowIndexes
 
 T = TypeVar("T")
 
@@ -80,7 +81,9 @@ class PeerHydration:
         topic: str,
         records_min: int = RECORDS_MIN,
         stalled_seconds: float = _STALLED_SECONDS,
+        indexes: RowIndexes | None = None,
     ) -> None:
+        self._indexes = indexes
         self.records_min = records_min
         self.stalled_seconds = stalled_seconds
         self.progress: dict[int, FetchProgress] = {}
@@ -141,7 +144,7 @@ class PeerHydration:
         started = time.monotonic()
         try:
             manifest = await transfer
-            await in_thread(staging.finish, manifest, identity)
+            await in_thread(staging.finish, manifest, identity, self._indexes)
             event(
                 "copied-from-peer",
                 partition=partition,

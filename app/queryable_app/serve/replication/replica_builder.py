@@ -149,7 +149,8 @@ class ReplicaBuilder:
         identity = Identity(self._application_id, self._topic, partition)
         opened: list[Store] = []
         try:
-            await in_thread(lambda: opened.append(Store.open(self.path(partition), identity, self._memory)))
+            path, indexes = self.path(partition), self._replicas.indexes
+            await in_thread(lambda: opened.append(Store.open(path, identity, self._memory, indexes)))
         except asyncio.CancelledError:
             for store in opened:
                 store.close()

@@ -32,6 +32,7 @@ from queryable_app.wire.checkpoint_files import (
     identical_files,
 )
 from queryable_app.wire.disk_format import Identity
+from queryable_app.wire.index_entries import RowIndexes
 
 STAGING_SUFFIX: Final = ".incoming"
 _READ_BYTES: Final = 1 << 20
@@ -92,7 +93,7 @@ class StagingDirectory:
     def open(self, part: PartialFile) -> StagedFile:
         return StagedFile(self._files / part.file.name, part)
 
-    def finish(self, manifest: Manifest, identity: Identity) -> None:
+    def finish(self, manifest: Manifest, identity: Identity, indexes: RowIndexes | None = None) -> None:
         """Open and verify the store, mark it incomplete until it catches up here, and rename it to the destination, in place of
         a damaged store. Raise CorruptCheckpoint."""
         if self._sizes() != {file.name: file.size for file in manifest.files}:
@@ -100,7 +101,8 @@ class StagingDirectory:
         self._plan.unlink()
         try:
             # Use a separate cache: the node's cache may have the same blocks from before they were damaged.
-            store = Store.open(self._files, identity, SharedMemory(_VERIFY_CACHE_MB, _VERIFY_CACHE_MB))
+            memory = SharedMemory(_VERIFY_CACHE_MB, _VERIFY_CACHE_MB)
+            store = Store.open(self._files, identity, memory, indexes)
             try:
                 if store.state.position != manifest.position:
                     raise CorruptCheckpoint(

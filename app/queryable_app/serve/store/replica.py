@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from random import random
 from typing import Any, Final, Literal
@@ -64,7 +64,8 @@ class Replica:
         self.incarnation = object()
         """Changes whenever the replica starts over. Lookups that began before the change do not apply to it."""
         self._store = store
-        self._waiting: list[tuple[NeededPosition, asyncio.Future[bool]]] = []
+        self.waiting: list[tuple[NeededPosition, asyncio.Future[bool]]] = []
+        """Waits for a position; `wait_for_position` and `wait_for_any` add them."""
         # (moment in ms, end offset) that the position has not reached
         self._samples: list[tuple[int, NeededPosition]] = []
         self._measured: tuple[float, int] | None = None  # (monotonic time, position)
@@ -295,14 +296,14 @@ class Replica:
             return not records_short(self, position)
         reached: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         waiter = (position, reached)
-        self._waiting.append(waiter)
+        self.waiting.append(waiter)
         try:
             async with asyncio.timeout_at(deadline):
                 return await reached
         except TimeoutError:
             return not records_short(self, position)
         finally:
-            self._waiting.remove(waiter)
+            self.waiting.remove(waiter)
 
     def close(self) -> None:
         if self._store is not None:
@@ -310,7 +311,7 @@ class Replica:
 
     def release_waiters(self) -> None:
         """End all waits for a position, without success."""
-        for _, reached in self._waiting:
+        for _, reached in self.waiting:
             if not reached.done():
                 reached.set_result(False)
 
@@ -318,6 +319,23 @@ class Replica:
         self.position_changed_at = time.monotonic()
         while self._samples and not records_short(self, self._samples[0][1]):
             self.fresh_as_of_ms = self._samples.pop(0)[0]
-        for needed, reached in self._waiting:
+        for needed, reached in self.waiting:
             if not reached.done() and not records_short(self, needed):
                 reached.set_result(True)
+
+
+async def wait_for_any(needed: Sequence[tuple[Replica, NeededPosition]], deadline: float) -> None:
+    """Return when one of the replicas reaches its position or stops, or at the deadline (loop time)."""
+    reached: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    if any(not records_short(replica, position) for replica, position in needed):
+        return
+    for replica, position in needed:
+        replica.waiting.append((position, reached))
+    try:
+        async with asyncio.timeout_at(deadline):
+            await reached
+    except TimeoutError:
+        pass
+    finally:
+        for replica, position in needed:
+            replica.waiting.remove((position, reached))

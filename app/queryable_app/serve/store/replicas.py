@@ -12,6 +12,7 @@ from queryable_app.policy.disk_mark import Pause
 from queryable_app.policy.freshness import NeededPosition
 from queryable_app.serve.store.partitioner_in_use import PartitionerInUse
 from queryable_app.serve.store.replica import Phase, Replica
+from queryable_app.wire.index_entries import RowIndexes
 from queryable_app.wire.partitioners import MismatchCounts, Partitioning, sum_of_mismatches
 
 
@@ -24,8 +25,11 @@ class Replicas:
         assigned: Iterable[Replica],
         partitioner: PartitionerInUse,
         source_partitions: int = 0,
+        indexes: RowIndexes | None = None,
     ) -> None:
         """`source_partitions` are those of the source of a rekeyed view; 0: the view is not rekeyed."""
+        self.indexes = indexes
+        """The secondary indexes of the view; None: it has none."""
         self.source_partitions = source_partitions
         self.placement = placement
         self.by_partition = {replica.partition: replica for replica in assigned}

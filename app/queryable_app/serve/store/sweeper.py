@@ -1,4 +1,4 @@
-"""Delete dead rows: expired ones, and old tombstones.
+"""Delete dead rows: expired ones, and old tombstones. Remove old changes from the log.
 
 Strategy: a pass walks every store in steps of at most 2 ms and rests nine times as long after each, so it takes at most a tenth
 of the event loop. A step deletes rows without yielding to the loop, so no newer row of a key can arrive between the check and the
@@ -23,6 +23,7 @@ from queryable_app.aggregates.windows import Windows
 from queryable_app.errors import Failure
 from queryable_app.serve.base.background import Background, guarded
 from queryable_app.serve.store.replica import Replica
+from queryable_app.serve.store.replica_changes import remove_old_changes
 from queryable_app.serve.store.replicas import Replicas
 from queryable_app.serve.store.store import Store
 from queryable_app.serve.store.store_errors import StoreError
@@ -39,10 +40,18 @@ _PASS_SECONDS_MAX: Final = 600.0
 class Sweeper(Background):
     """Sweep all replicas from `start` to `stop`."""
 
-    def __init__(self, replicas: Replicas, ttl_ms: int | None, windows: Windows | None = None) -> None:
-        """`ttl_ms` is the time to live of rows, or how long windows are retained; None: rows do not expire."""
+    def __init__(
+        self,
+        replicas: Replicas,
+        ttl_ms: int | None,
+        windows: Windows | None = None,
+        changes_ms: int | None = None,
+    ) -> None:
+        """`ttl_ms` is the time to live of rows, or how long windows are retained; None: rows do not expire. `changes_ms` is how
+        long changes stay in the log; None: the view has none."""
         self._replicas = replicas
         self._windows = windows
+        self._changes_ms = changes_ms
         # Expired rows are invisible at once. Their space may stay for another quarter of their time to live.
         wanted = _PASS_SECONDS_MAX if ttl_ms is None else ttl_ms / 4000
         self._pass_seconds = min(max(wanted, _PASS_SECONDS_MIN), _PASS_SECONDS_MAX)
@@ -57,6 +66,7 @@ class Sweeper(Background):
                 if replica.writable and (everything or self._is_uncounted(replica.store)):
                     with guarded("Sweeper"):
                         await self.sweep(replica)
+                        await self._sweep_changes(replica)
             if everything:
                 next_pass = time.monotonic() + self._pass_seconds
 
@@ -89,6 +99,18 @@ class Sweeper(Background):
             if deleted >= _COMPACT_ROWS_MIN and replica.opened:
                 await _compact(replica.store, first, last + b"\0")
         return deleted
+
+    async def _sweep_changes(self, replica: Replica) -> None:
+        """Remove changes from the log that are older than it retains."""
+        more = self._changes_ms is not None
+        while more and self._changes_ms is not None and replica.writable:
+            started = time.monotonic()
+            before_ms = time.time_ns() // 1_000_000 - self._changes_ms
+            try:
+                more = remove_old_changes(replica.store, before_ms)
+            except StoreError as error:
+                replica.note_write_failure(error)
+            await asyncio.sleep(_REST_FACTOR * (time.monotonic() - started))
 
     def delete_dead_rows(self, replica: Replica, start: bytes) -> tuple[list[bytes], bytes | None]:
         """Delete dead rows from `start` on. Return their keys and the next key to look at, or None at the end."""

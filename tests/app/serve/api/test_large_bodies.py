@@ -25,6 +25,7 @@ NODE: Any = SimpleNamespace(
     codec=CODEC,
     settings=SimpleNamespace(multi_get_keys_max=10_000),
     spec=SimpleNamespace(value_format="json"),
+    encode_record=None,
 )
 PARTITIONING = Partitioning("murmur2", 8)
 

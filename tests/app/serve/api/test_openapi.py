@@ -37,7 +37,7 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
 def test_every_route_is_described(document: dict[str, Any]) -> None:
     """The document has every public route under its own name, and no internal route."""
     assert document["paths"].keys() == {
-        "/v1/keys/{key}", "/v1/multi-get", "/v1/scan", "/v1/range", "/v1/prefix/{prefix}", "/v1/count",
+        "/v1/keys/{key}", "/v1/multi-get", "/v1/scan", "/v1/range", "/v1/prefix/{prefix}", "/v1/count", "/v1/filter",
         "/v1/records", "/v1/records/{key}", "/v1/status", "/v1/placement", "/livez", "/readyz", "/metrics",
     }  # fmt: skip
     names = [operation["operationId"] for _, operation in operations(document)]

@@ -103,6 +103,23 @@ def test_windows_of_a_key(http: httpx.Client) -> None:
     assert [item["window"]["final"] for item in items] == [True] * 9 + [False] * 2
 
 
+@pytest.mark.parametrize("path", ["/v1/windows", "/v1/windows/a"])
+def test_conditions_are_about_what_a_window_holds(http: httpx.Client, path: str) -> None:
+    """`where` selects windows by the results of their columns."""
+    parameters: dict[str, str | int] = {"from": STARTS[1], "to": STARTS[8], "where": "total >= 6 and n = 1"}
+    items = http.get(path, params=parameters).json()["items"]
+    keys = sorted(map(text, KEYS)) if path == "/v1/windows" else ["a"]
+    assert sorted(map(shown, items)) == [(key, start) for key in keys for start in STARTS[6:8]]
+
+
+def test_conditions_on_sessions(tmp_path: Path) -> None:
+    """The value of a session is what is answered, without what is stored behind it."""
+    with served(tmp_path, partitions=1, view=view(sessionGap="1m")) as running, running.client() as http:
+        fill([running], running.node.placement, [Record(b"a", NOON + n * 10 * MINUTE, n) for n in range(4)])
+        items = http.get("/v1/windows", params={"where": "first = 2 or last = 3"}).json()["items"]
+    assert [item["value"]["total"] for item in items] == [2, 3]
+
+
 @pytest.mark.parametrize(
     "times",
     [

@@ -87,6 +87,15 @@ def test_multi_get(http: httpx.Client) -> None:
         assert [item.get("value") for item in items] == [EXPECTED[key] for key in keys] + [None]
 
 
+def test_conditions_are_about_the_rendered_value(http: httpx.Client) -> None:
+    """`where` names the columns of the view, as they are answered."""
+    where = "total > 3 and (total <= 5 or \"last name\" = 'n\u00e9\n11')"
+    items = http.get("/v1/scan", params={"where": where}).json()["items"]
+    assert [item["key"] for item in items] == ["key-03", "key-04", "key-11"]
+    assert all(item["value"] == EXPECTED[item["key"]] for item in items)
+    assert http.get("/v1/count", params={"where": where}).json()["count"] == 3
+
+
 @pytest.mark.parametrize("path", ["/v1/scan", "/v1/range?from=key-00&to=key-99", "/v1/prefix/key"])
 def test_many_rows(http: httpx.Client, path: str) -> None:
     """A scan, a range and a prefix return the objects, as a page and as lines."""

@@ -36,7 +36,7 @@ def forget_mismatches(node: Served) -> None:
 
 def waits(node: Served, partition: int) -> bool:
     """Return whether a read waits for the replica of the partition."""
-    return bool(node.node.replicas.by_partition[partition]._waiting)
+    return bool(node.node.replicas.by_partition[partition].waiting)
 
 
 def read(http: httpx.Client, kind: str, options: str) -> Any:
@@ -131,7 +131,7 @@ def test_local_read_refuses_a_position_of_another_node(tmp_path: Path) -> None:
         assert (forwarded.status_code, forwarded.json()["partition"]) == (421, WRITTEN)
 
 
-def test_position_that_is_reached_costs_no_waiting(tmp_path: Path) -> None:
+def test_position_that_is_reached_costs_nowaiting(tmp_path: Path) -> None:
     """The answer for an absent key states every named position, and that of the key's partition."""
     with three_nodes(tmp_path, 1) as cluster, cluster.nodes[hosts(cluster, ASSUMED)].client() as http:
         cluster.put(b"other", b"1")

@@ -31,7 +31,7 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     received: list[int] = []
     parse = peer_reads._rows_answer
 
-    def counted(head: dict[str, object], rows: list[RawRow]) -> tuple[list[RawRow], bool]:
+    def counted(head: dict[str, object], rows: list[RawRow]) -> object:
         received.append(len(rows))
         return parse(head, rows)
 

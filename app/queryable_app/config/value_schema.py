@@ -1,0 +1,106 @@
+"""Parse `spec.value.schemaFrom`: where the schema of Avro values comes from."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from queryable_app.config.avro_schema import SchemaTextError, parse_avro_schema
+from queryable_app.config.spec_fields import SpecError
+
+REGISTRY_SETTINGS: Final = "schema.registry."
+"""What the names of a registry's settings begin with, among those of Kafka's clients."""
+
+BASIC: Final = f"{REGISTRY_SETTINGS}basic.auth.user.info"
+TOKEN: Final = f"{REGISTRY_SETTINGS}bearer.auth.token"
+_TEXT_CHARACTERS_MAX: Final = 65_536  # as in the CRD; a ConfigMap may hold more
+_PATH: Final = "spec.value.schemaFrom"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSource:
+    text: str = ""
+    """The schema that records are read as. Empty: each record is read as it was written."""
+
+    registry_url: str = ""
+    """The registry of the schemas that records were written with. Empty: they were written with `text`."""
+
+
+def parse_schema_source(value: Mapping[str, Any], format: str) -> SchemaSource | None:
+    """Return where the schema comes from; None for a format without one."""
+    given = value.get("schemaFrom")
+    if format != "avro":
+        if given:
+            raise SpecError(
+                f"{_PATH}: only avro values have one in this version, and spec.value.format is {format!r}; "
+                "describe JSON values with spec.value.schema"
+            )
+        return None
+    if not given:
+        raise SpecError(f"{_PATH}: avro values need one; give inline, configMapRef or registryUrl")
+    if reference := given.get("configMapRef"):  # the operator puts the text into its place
+        raise SpecError(
+            f"{_PATH}.configMapRef: the ConfigMap {reference['name']} with the key {reference['key']} cannot be read; "
+            f"create it, or put its text into {_PATH}.inline"
+        )
+    text, url = given.get("inline", ""), given.get("registryUrl", "")
+    if not text and not url:
+        raise SpecError(f"{_PATH}: give inline, configMapRef or registryUrl")
+    if text:
+        check_avro_text(text, f"{_PATH}.inline")
+    if url:
+        _check_url(url)
+    return SchemaSource(text, url)
+
+
+def check_avro_text(text: str, path: str) -> None:
+    if len(text) > _TEXT_CHARACTERS_MAX:
+        raise SpecError(
+            f"{path}: the schema has {len(text)} characters, and the limit is {_TEXT_CHARACTERS_MAX}"
+        )
+    try:
+        parse_avro_schema(text)
+    except SchemaTextError as error:
+        raise SpecError(f"{path}: no Avro schema: {error}") from None
+
+
+def _check_url(url: str) -> None:
+    path = f"{_PATH}.registryUrl"
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise SpecError(f"{path}: it is no address; write it like http://registry:8081") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise SpecError(f"{path}: it is no address; write it like http://registry:8081")
+    if "@" in parts.netloc:
+        raise SpecError(
+            f"{path}: it contains a user; put {BASIC}: user:password into the Secret of spec.kafka.secretRef"
+        )
+    if parts.query or parts.fragment or any(ord(c) <= 32 or ord(c) > 126 for c in url):
+        raise SpecError(
+            f"{path}: leave out what follows the path, and spaces; write it like http://registry:8081"
+        )
+
+
+def split_settings(config: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the settings of Kafka's clients, and those of the registry."""
+    kafka = {name: value for name, value in config.items() if not name.startswith(REGISTRY_SETTINGS)}
+    registry = {name: value for name, value in config.items() if name.startswith(REGISTRY_SETTINGS)}
+    if wrong := sorted(registry.keys() - {BASIC, TOKEN}):
+        raise SpecError(
+            f"spec.kafka.config: {wrong[0]} is no setting of a registry; there are {BASIC} and {TOKEN}"
+        )
+    if len(registry) > 1:
+        raise SpecError(f"spec.kafka.config: give {BASIC} or {TOKEN}, not both")
+    return kafka, registry
+
+
+def authorization(registry: Mapping[str, str]) -> str:
+    """Return the header for the registry; empty if it needs none."""
+    if BASIC in registry:
+        return "Basic " + base64.b64encode(registry[BASIC].strip().encode()).decode()
+    return "Bearer " + registry[TOKEN].strip() if TOKEN in registry else ""

@@ -1,0 +1,204 @@
+package io.queryabletopics;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.Serializable;
+import java.net.HttpURLConnection;
+import java.net.URI;
+import java.net.URLEncoder;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.avro.Schema;
+
+/**
+ * Ask a schema registry, by the protocol of Confluent's, for the schema of an id.
+ *
+ * A schema of an id never changes, so that it is asked for once in the life of the JVM. A registry that does not answer is no
+ * fault of the record: the query ends with an exception that names the registry, and starts again at that record. An id that
+ * the registry does not have makes the record a bad one.
+ */
+public final class SchemaRegistry implements Serializable {
+  private static final long serialVersionUID = 1L;
+
+  /** A zero byte and the id of the schema, which every record begins with. */
+  static final int FRAME = 5;
+
+  private static final int CONNECT_MS = 3000;
+  private static final int READ_MS = 5000;
+  private static final int ATTEMPTS = 3;
+  private static final long DEADLINE_NANOS = 10000000000L; // of one answer
+  private static final int ANSWER_BYTES_MAX = 1 << 20;
+  private static final int REFERENCES_MAX = 100;
+  private static final int UNKNOWN_MAX = 10000;
+  private static final long UNKNOWN_NANOS = 30000000000L; // a schema may be registered after its records
+  private static final ObjectMapper JSON = new ObjectMapper();
+  private static final Map KNOWN = new ConcurrentHashMap(); // by the registry's address and the id
+  private static final Map UNKNOWN = new ConcurrentHashMap(); // the same: when it was last asked for
+
+  private final String url;
+  private final String authorization;
+
+  /** @param authorization the header that each request has; empty: none */
+  public SchemaRegistry(String url, String authorization) {
+    this.url = url.endsWith("/") ? url.substring(0, url.length() - 1) : url;
+    this.authorization = authorization;
+  }
+
+  static int id(byte[] value) throws Undecodable {
+    if (value.length < FRAME || value[0] != 0) {
+      throw new Undecodable("it does not begin with a zero byte and the id of a schema, as with a schema registry");
+    }
+    return (value[1] & 0xff) << 24 | (value[2] & 0xff) << 16 | (value[3] & 0xff) << 8 | value[4] & 0xff;
+  }
+
+  Schema avro(int id) throws IOException {
+    String key = url + "#" + id;
+    Schema known = (Schema) KNOWN.get(key);
+    if (known != null) {
+      return known;
+    }
+    JsonNode answer = schema(key, id, "AVRO");
+    Schema.Parser parser = new Schema.Parser();
+    try {
+      addReferences(parser, answer, new HashMap(), 0);
+      known = parser.parse(member(answer, "schema").asText());
+    } catch (RuntimeException e) { // Avro's parser has others than its own
+      throw new Undecodable("schema " + id + " of the registry cannot be read: " + e.getMessage());
+    } catch (StackOverflowError e) {
+      throw new Undecodable("schema " + id + " of the registry is nested too deeply");
+    }
+    KNOWN.put(key, known);
+    return known;
+  }
+
+  private void addReferences(Schema.Parser parser, JsonNode of, Map seen, int depth) throws IOException {
+    JsonNode references = member(of, "references");
+    for (int i = 0; i < references.size(); i++) {
+      JsonNode reference = (JsonNode) references.get(i);
+      String path = versionPath(reference);
+      if (seen.put(path, path) != null) {
+        continue;
+      }
+      if (seen.size() > REFERENCES_MAX) {
+        throw new Undecodable("its schema refers to more than " + REFERENCES_MAX + " others");
+      }
+      JsonNode referred = get(path);
+      if (referred == null) {
+        throw new Undecodable("its schema refers to " + member(reference, "name").asText() + ", which the registry does not have");
+      }
+      addReferences(parser, referred, seen, depth + 1);
+      parser.parse(member(referred, "schema").asText());
+    }
+  }
+
+  /** Return a member, or a node that is missing. Janino sees the interface's result type without the cast. */
+  private static JsonNode member(JsonNode of, String name) {
+    return (JsonNode) of.path(name);
+  }
+
+  private static String versionPath(JsonNode reference) throws IOException {
+    String subject = URLEncoder.encode(member(reference, "subject").asText(), "UTF-8").replace("+", "%20");
+    return "/subjects/" + subject + "/versions/" + member(reference, "version").asInt();
+  }
+
+  /** Return the registry's answer for an id. */
+  private JsonNode schema(String key, int id, String wanted) throws IOException {
+    Long asked = (Long) UNKNOWN.get(key);
+    JsonNode answer = null;
+    if (asked == null || System.nanoTime() - asked.longValue() > UNKNOWN_NANOS) {
+      answer = get("/schemas/ids/" + (id & 0xffffffffL));
+    }
+    if (answer == null) {
+      if (asked == null && UNKNOWN.size() >= UNKNOWN_MAX) {
+        UNKNOWN.clear();
+      }
+      if (asked == null) {
+        UNKNOWN.put(key, Long.valueOf(System.nanoTime()));
+      }
+      throw new Undecodable("its schema has the id " + (id & 0xffffffffL) + ", which the registry does not have");
+    }
+    UNKNOWN.remove(key);
+    String type = member(answer, "schemaType").asText("AVRO");
+    if (!type.equals(wanted)) {
+      throw new Undecodable("schema " + id + " of the registry is of the type " + type + ", and not " + wanted);
+    }
+    return answer;
+  }
+
+  /** Return an answer, or null if the registry says that it has no such schema. */
+  private JsonNode get(String path) throws IOException {
+    IOException last = null;
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+      try {
+        if (attempt > 0) {
+          Thread.sleep(200L << attempt);
+        }
+        return attempt(path);
+      } catch (InterruptedException e) { // the query stops
+        Thread.currentThread().interrupt();
+        throw new IOException("interrupted while the schema registry " + url + " was asked", e);
+      } catch (IOException e) {
+        last = e;
+      }
+    }
+    String reason = last.getMessage() == null ? last.getClass().getSimpleName() : last.getMessage();
+    throw new IOException("the schema registry " + url + " gives no schema: " + reason);
+  }
+
+  private JsonNode attempt(String path) throws IOException {
+    HttpURLConnection connection = (HttpURLConnection) URI.create(url + path).toURL().openConnection();
+    connection.setInstanceFollowRedirects(false); // credentials are for this address
+    connection.setConnectTimeout(CONNECT_MS);
+    connection.setReadTimeout(READ_MS);
+    connection.setRequestProperty("Accept", "application/vnd.schemaregistry.v1+json, application/json");
+    if (authorization.length() > 0) {
+      connection.setRequestProperty("Authorization", authorization);
+    }
+    try {
+      int status = connection.getResponseCode();
+      InputStream body = status < 400 ? connection.getInputStream() : connection.getErrorStream();
+      JsonNode answer = parse(body);
+      if (status == 200 && answer != null && member(answer, "schema").isTextual()) {
+        return answer;
+      }
+      int code = answer == null ? 0 : member(answer, "error_code").asInt();
+      if (status == 404 && code >= 40401 && code <= 40403) { // subject, version or schema not found
+        return null;
+      }
+      if (status == 401 || status == 403) {
+        throw new IOException("it answers " + status + ": check schema.registry.basic.auth.user.info in the Secret");
+      }
+      throw new IOException("it answers " + status + (answer == null ? " without JSON" : "") + ": check the address");
+    } finally {
+      connection.disconnect();
+    }
+  }
+
+  /** Return null for anything but JSON of a bounded size. */
+  private static JsonNode parse(InputStream body) throws IOException {
+    if (body == null) {
+      return null;
+    }
+    long since = System.nanoTime();
+    ByteArrayOutputStream read = new ByteArrayOutputStream();
+    byte[] part = new byte[8192];
+    for (int n = body.read(part); n >= 0; n = body.read(part)) {
+      read.write(part, 0, n);
+      if (read.size() > ANSWER_BYTES_MAX) {
+        throw new IOException("its answer has more than " + ANSWER_BYTES_MAX + " bytes");
+      }
+      if (System.nanoTime() - since > DEADLINE_NANOS) {
+        throw new IOException("its answer takes longer than " + DEADLINE_NANOS / 1000000000L + " seconds");
+      }
+    }
+    try {
+      return JSON.readTree(read.toByteArray());
+    } catch (com.fasterxml.jackson.core.JsonProcessingException e) {
+      return null;
+    }
+  }
+}

@@ -1,0 +1,57 @@
+"""Log the changes of a view's rows in the batch that makes them, for `GET /v1/changes`.
+
+Strategy: a slice is logged whole or not at all. A replica that hydrates from the topic meets changes that are older than the log
+retains. It does not log these as long as the log is empty, and notes where its log starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import time_ns
+from typing import Final
+
+from queryable_app.serve.feed.slices import Changes, View
+from queryable_app.serve.store.store import Store
+from queryable_app.wire import change_log
+from queryable_app.wire.disk_format import ROW_HEADER
+
+CHANGES_RETENTION_MS: Final = 24 * 3600 * 1000
+"""How long a change can be read from the log. Tombstones stay as long."""
+
+
+def now_ms() -> int:
+    return time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedChanges:
+    """Add the log's entries to the changes of a view."""
+
+    view: View
+    now: Callable[[], int] = now_ms
+
+    def changes(
+        self, store: Store, rows: Sequence[tuple[bytes, bytes]], source_times: Sequence[int] | None = None
+    ) -> Changes:
+        changes = self.view.changes(store, rows, source_times)
+        puts = list(changes.puts)
+        if not puts:
+            return changes
+        now = self.now()
+        headers = [ROW_HEADER.unpack_from(stored) for _, stored in puts]
+        newest_ms = max(timestamp_ms for _, _, timestamp_ms, _ in headers)
+        entries: list[tuple[bytes, bytes | None]] = list(changes.entries)
+        if newest_ms >= now - CHANGES_RETENTION_MS or store.has_change_log():
+            entries += [
+                (
+                    change_log.entry_key(offset),
+                    # A time in the future would keep all that follow.
+                    change_log.encode_entry(min(timestamp_ms, now), disk_key, stored),
+                )
+                for (disk_key, stored), (_, offset, timestamp_ms, _) in zip(puts, headers, strict=True)
+            ]
+        else:
+            start = 1 + max(offset for _, offset, _, _ in headers)
+            entries.append((change_log.START_KEY, change_log.encode_start(start)))
+        return changes._replace(puts=puts, entries=entries)

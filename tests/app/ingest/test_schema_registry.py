@@ -1,0 +1,131 @@
+"""Test how the JVM's decoder asks a schema registry: by id, with references, and when the registry answers wrongly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from queryable_app.config.value_schema import BASIC, SchemaSource
+from queryable_app.ingest.value_decoders import value_decoder
+from tests.support.schema_registry import V1, V2, Registry, framed, schema_registry
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with schema_registry() as opened:
+        yield opened
+
+
+def decoder(spark: SparkSession, registry: Registry, text: str = "", **settings: str) -> Any:
+    return value_decoder(spark, SchemaSource(text, registry.url), settings)
+
+
+def decoded(of: Any, record: bytes) -> Any:
+    return json.loads(bytes(of.decode(record)))
+
+
+def failure(of: Any, record: bytes) -> tuple[str, str]:
+    """Return the class and the message of the exception."""
+    with pytest.raises(Py4JJavaError) as raised:
+        of.decode(record)
+    cause = raised.value.java_exception
+    return str(cause.getClass().getSimpleName()), str(cause.getMessage())
+
+
+def test_records_are_read_as_they_were_written(spark: SparkSession, registry: Registry) -> None:
+    """Without a schema in the resource, each record has the fields of its own schema, which is asked for once."""
+    first, second = registry.register("u-value", V1), registry.register("u-value", V2)
+    of = decoder(spark, registry)
+    for _ in range(3):
+        assert decoded(of, framed(first, b"\x0e\x02a")) == {"id": 7, "old": "a"}
+        assert decoded(of, framed(second, b"\x10\x02b")) == {"id": 8, "city": "b"}
+    assert decoded(decoder(spark, registry), framed(first, b"\x0e\x02a")) == {"id": 7, "old": "a"}
+    assert registry.requests == [f"/schemas/ids/{first}", f"/schemas/ids/{second}"]
+
+
+def test_readers_schema_resolves_every_record(spark: SparkSession, registry: Registry) -> None:
+    """With a schema in the resource, Avro's resolution applies: promotion, a default, a field that is left out; and a record
+    that it cannot resolve is bad."""
+    first, second = registry.register("u-value", V1), registry.register("u-value", V2)
+    other = registry.register("u-value", {**V1, "fields": [{"name": "id", "type": "string"}]})
+    of = decoder(spark, registry, json.dumps(V2))
+    assert decoded(of, framed(first, b"\x0e\x02a")) == {"id": 7, "city": "none"}
+    assert decoded(of, framed(second, b"\x10\x02b")) == {"id": 8, "city": "b"}
+    assert failure(of, framed(other, b"\x02x")) == ("Undecodable", "Found string, expecting long")
+    assert decoded(of, framed(first, b"\x0e\x02a")) == {"id": 7, "city": "none"}
+
+
+def test_references_are_fetched(spark: SparkSession, registry: Registry) -> None:
+    """A schema may refer to types of other subjects, and those to others again, one of them twice."""
+    registry.register("zip code", {"type": "fixed", "name": "a.Zip", "size": 1})
+    zip_, city = ("a.Zip", "zip code", 1), ("a.City", "city", 1)
+    fields = [{"name": "zip", "type": "a.Zip"}]
+    registry.register("city", {"type": "record", "name": "a.City", "fields": fields}, [zip_])
+    fields = [{"name": "city", "type": "a.City"}, {"name": "zip", "type": "a.Zip"}]
+    user = registry.register("user", {"type": "record", "name": "User", "fields": fields}, [zip_, city])
+    assert decoded(decoder(spark, registry), framed(user, b"ab")) == {"city": {"zip": "YQ=="}, "zip": "Yg=="}
+    missing = registry.register("user", '"a.Zip"', [("a.Zip", "nowhere", 1)])
+    assert (
+        "refers to a.Zip, which the registry does not have"
+        in failure(decoder(spark, registry), framed(missing, b"a"))[1]
+    )
+
+
+def test_unknown_schema_and_wrong_frame_are_bad_records(spark: SparkSession, registry: Registry) -> None:
+    """An id that the registry does not have, a schema of another type and bytes without an id are faults of the record."""
+    of = decoder(spark, registry)
+    proto = registry.register("p", 'syntax = "proto3";', type_="PROTOBUF")
+    broken = registry.register("q", '{"type": "recorb"}')
+    for record, reason in (
+        (framed(4_000_000_000, b""), "its schema has the id 4000000000, which the registry does not have"),
+        (framed(proto, b""), f"schema {proto} of the registry is of the type PROTOBUF, and not AVRO"),
+        (framed(broken, b""), f"schema {broken} of the registry cannot be read"),
+        (b"\0\0\0\0", "it does not begin with a zero byte and the id of a schema"),
+        (b"{}...", "it does not begin with a zero byte and the id of a schema"),
+    ):
+        name, message = failure(of, record)
+        assert name == "Undecodable"
+        assert message.startswith(reason)
+    asked = len(registry.requests)
+    failure(of, framed(4_000_000_000, b""))
+    assert len(registry.requests) == asked
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ("html", "it answers 200 without JSON: check the address"),
+        ("error", "it answers 500: check the address"),
+        ("endless", "its answer has more than 1048576 bytes"),
+        ("away", "Unexpected end of file from server"),
+    ],
+)
+def test_registry_that_answers_wrongly_is_no_fault_of_the_record(
+    spark: SparkSession, registry: Registry, broken: str, reason: str
+) -> None:
+    """Ingest stops with an I/O error that names the registry, which is transient, and decodes the record when it can."""
+    schema_id = registry.register("u-value", V1)
+    registry.broken = broken
+    of = decoder(spark, registry)
+    assert failure(of, framed(schema_id, b"\x0e\x02a")) == (
+        "IOException",
+        f"the schema registry {registry.url} gives no schema: {reason}",
+    )
+    registry.broken = ""
+    assert decoded(of, framed(schema_id, b"\x0e\x02a")) == {"id": 7, "old": "a"}
+
+
+def test_credentials_are_sent_and_never_shown(spark: SparkSession, registry: Registry) -> None:
+    """The registry gets the user of the settings; a refusal names the setting and not its value."""
+    registry.user_info = "ann:secret"
+    schema_id = registry.register("u-value", V1)
+    name, message = failure(decoder(spark, registry, **{BASIC: "ann:wrong"}), framed(schema_id, b"\x0e\x02a"))
+    assert (name, BASIC in message, "wrong" in message) == ("IOException", True, False)
+    assert (
+        decoded(decoder(spark, registry, **{BASIC: "ann:secret"}), framed(schema_id, b"\x0e\x02a"))["id"] == 7
+    )

@@ -1,0 +1,61 @@
+"""Run every example of docs/queries.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from tests.support.served import Served, served
+
+PAGE = (Path(__file__).parents[4] / "docs" / "queries.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Run a node with the rows of the page."""
+    view = yaml.safe_load(blocks("indexes")[0])
+    with served(tmp_path_factory.mktemp("queries"), partitions=3, view=view) as running:
+        for line in blocks("rows")[0].splitlines():
+            key, value = line.split(" ", 1)
+            running.put(key.encode(), value.encode())
+        yield running
+
+
+def answer_lines(http: httpx.Client, path: str, parameters: dict[str, str]) -> list[str]:
+    """Write an answer as the page does: a count, a failure, or the items, with their values if fields are named."""
+    body = http.get(path, params=parameters).json()
+    if "status" in body:
+        return [f"{body['status']} {body['detail']}"]
+    if "count" in body:
+        return [str(body["count"])]
+    if body["items"] and "count" in body["items"][0]:
+        return [f"{item['value']} {item['count']}" for item in body["items"]]
+    if "fields" not in parameters:
+        return [item["key"] for item in body["items"]]
+    lines = http.get(path, params=parameters, headers={"accept": "application/x-ndjson"}).text
+    items = re.findall(r'^{"key":"(.*?)","value":(.*),"partition":.*}$', lines, re.MULTILINE)
+    return [f"{key} {value}" for key, value in items]
+
+
+@pytest.mark.parametrize("example", blocks("example"), ids=lambda text: text.splitlines()[0])
+def test_example_has_the_answer_that_the_page_shows(node: Served, example: str) -> None:
+    """A request of the page gets the answer below it."""
+    request, *expected = example.splitlines()
+    path, _, query = request.removeprefix("GET ").partition("?")
+    parameters = dict(pair.split("=", 1) for pair in query.split("&"))
+    with node.client() as http:
+        assert answer_lines(http, path, parameters) == expected
+
+
+def test_page_has_examples() -> None:
+    """The page has as many examples as the test finds."""
+    assert len(blocks("example")) == PAGE.count("\nGET /v1") >= 9

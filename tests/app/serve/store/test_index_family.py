@@ -1,0 +1,173 @@
+"""Test that the index entries of a real store are those of its rows, and that they survive what stores survive."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queryable_app.serve.node import Node
+from queryable_app.serve.store.shared_memory import SharedMemory
+from queryable_app.serve.store.store import Store
+from queryable_app.serve.store.store_errors import StoreError
+from queryable_app.serve.store.sweeper import Sweeper
+from queryable_app.wire.index_entries import expiry_of
+from queryable_app.wire.row_frames import SliceRow
+from tests.support.node import dropped, open_node, put, slice_payload
+
+INDEXES = [
+    {"name": "by-user", "field": "user", "type": "string"},
+    {"name": "by-n", "field": "n", "type": "long"},
+]
+PAST_MS = 1_000
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    opened = open_node(tmp_path, view={"indexes": INDEXES})
+    yield opened
+    opened.replicas.close()
+
+
+def entries(store: Store) -> dict[bytes, bytes]:
+    return dict(store.index_entries(b"", b"\x10", False))
+
+
+def expected_entries(store: Store) -> dict[bytes, bytes]:
+    """Return the entries that the rows should have."""
+    of_row = store.index.indexes.entries
+    return {value + key: expiry_of(stored) for key, stored in store.rows() for value in of_row(stored).values}
+
+
+def value_of(user: Any, n: Any) -> bytes:
+    return json.dumps({"user": user, "n": n}).encode()
+
+
+RECORDS = st.lists(
+    st.tuples(
+        st.sampled_from([b"a", b"b", b"b\0", b"", b"c"]),
+        st.sampled_from(["put", "delete", "drop", "expired"]),
+        st.sampled_from(["ada", "b\0", None, 7]),
+        st.sampled_from([-1, 0, 2**40, None, "x"]),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def test_entries_are_those_of_the_rows_after_any_slices(node: Node) -> None:
+    """Updates, deletes, several records of a key in a slice and replays of any part leave no entry behind, and lack none."""
+    replica = node.replicas.by_partition[0]
+
+    @settings(deadline=None)
+    @given(slices=st.lists(st.tuples(RECORDS, st.integers(0, 5)), max_size=5))
+    def check(slices: list[tuple[Any, int]]) -> None:
+        replica.rebuild()
+        assert entries(replica.store) == {}
+        log: list[SliceRow] = []
+        for records, replayed in slices:
+            for key, kind, user, n in records:
+                offset = len(log)
+                value = None if kind == "delete" else value_of(user, n)
+                expiry_ms = PAST_MS if kind == "expired" else 0
+                log.append(dropped(offset, key) if kind == "drop" else put(offset, key, value, 1, expiry_ms))
+            node.slices.apply(slice_payload(*log[max(0, len(log) - len(records) - replayed) :]))
+        store = replica.store
+        assert entries(store) == expected_entries(store)
+        numbers = [sum(entry[0] == number for entry in entries(store)) for number in (0, 1)]
+        assert store.index.counts.entries == numbers
+        assert store.index.counts.mistyped == [
+            sum(number in store.index.indexes.entries(stored).mistyped for _, stored in store.rows())
+            for number in (0, 1)
+        ]
+
+    check()
+
+
+def test_sweeper_removes_the_entries_of_expired_rows(node: Node) -> None:
+    """An expired row and its entries go in one batch."""
+    node.slices.apply(
+        slice_payload(put(0, b"a", value_of("ada", 1), 1, PAST_MS), put(1, b"b", value_of("bo", 2)))
+    )
+    replica = node.replicas.by_partition[0]
+
+    assert asyncio.run(Sweeper(node.replicas, 1000).sweep(replica)) == 1
+    assert [entry[-1:] for entry in entries(replica.store)] == [b"b", b"b"]
+    assert replica.store.index.counts.entries == [1, 1]
+
+
+def test_entries_and_counts_survive_a_restart(tmp_path: Path) -> None:
+    """A store that is opened again has its entries and their numbers."""
+    node = open_node(tmp_path, view={"indexes": INDEXES})
+    node.slices.apply(slice_payload(put(0, b"a", value_of("ada", "x"))))
+    before = entries(node.replicas.by_partition[0].store)
+    node.replicas.close()
+
+    again = open_node(tmp_path, view={"indexes": INDEXES})
+    store = again.replicas.by_partition[0].store
+    assert entries(store) == before != {}
+    assert store.index.counts.by_name() == {"by-user": (1, 0), "by-n": (0, 1)}
+    again.replicas.close()
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ([], INDEXES),
+        (INDEXES, []),
+        (INDEXES, INDEXES[:1]),
+        (INDEXES, [{**INDEXES[0], "type": "long"}, INDEXES[1]]),
+    ],
+    ids=["added", "removed", "fewer", "another type"],
+)
+def test_store_with_other_indexes_is_refused(
+    tmp_path: Path, first: list[dict[str, str]], then: list[dict[str, str]]
+) -> None:
+    """A replica whose store was made with other indexes fails with a reason, and its store stays as it was."""
+    open_node(tmp_path, view={"indexes": first}).replicas.close()
+
+    other = open_node(tmp_path, view={"indexes": then})
+    assert "was made with other indexes" in str(other.replicas.by_partition[0].failed)
+    other.replicas.close()
+
+    same = open_node(tmp_path, view={"indexes": first})
+    assert same.replicas.by_partition[0].failed is None
+    same.replicas.close()
+
+
+def test_rows_of_entries_are_of_one_moment(node: Node) -> None:
+    """A row that changes while an index is read appears with the value that it has, never with one that it had."""
+    for number in range(300):
+        node.slices.apply(slice_payload(put(number, b"k%03d" % number, value_of("ada", number))))
+    store = node.replicas.by_partition[0].store
+    seen = []
+    for step, (entry, stored) in enumerate(store.index.rows(store, b"\1", b"\2", False)):
+        assert store.index.row_key(entry) in entry
+        seen.append(json.loads(stored[25:])["n"])
+        if step == 100:
+            node.slices.apply(slice_payload(put(300, b"k290", value_of("ada", 10**6))))
+    assert seen == [*range(290), *range(291, 300), 10**6]
+
+
+def test_checkpoint_of_a_peer_has_the_index(tmp_path: Path) -> None:
+    """A replica that hydrates from a peer has the entries of its rows."""
+    node = open_node(tmp_path, view={"indexes": INDEXES})
+    node.slices.apply(slice_payload(put(0, b"a", value_of("ada", 1)), put(1, b"b", value_of("bo", 2))))
+    store = node.replicas.by_partition[0].store
+    store.flush()
+    store.checkpoint(tmp_path / "copy")
+    indexes = node.replicas.indexes
+    copy = Store.open(tmp_path / "copy", store.identity, SharedMemory(8, 8), indexes)
+    assert entries(copy) == entries(store) != {}
+    copy.verify()
+    copy.close()
+    with pytest.raises(StoreError, match="other indexes"):
+        Store.open(tmp_path / "copy", replace(store.identity, indexes=""), SharedMemory(8, 8))
+    node.replicas.close()
