@@ -25,6 +25,7 @@ class Request:
     target: str  # path and query, percent-encoded
     accept: str = "application/json"
     body: bytes | None = None  # JSON
+    idempotency_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,7 +6,6 @@ any node, in turn. `requests.py` sends what is created here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -15,7 +14,7 @@ from urllib.parse import quote_from_bytes
 from queryable_app.client.attempts import Operation, Request, Response, gather
 from queryable_app.client.changes import WAIT_SECONDS, Following
 from queryable_app.client.exceptions import InvalidRequest
-from queryable_app.client.keys import Key, base64url, in_request, record_key
+from queryable_app.client.keys import Key, in_request, record_key
 from queryable_app.client.membership import Membership
 from queryable_app.client.options import COUNT_DEADLINE_MS, DEADLINE_MS, PAGE_DEADLINE_MS, ReadSettings
 from queryable_app.client.placement_map import PlacementMap
@@ -27,14 +26,12 @@ from queryable_app.client.requests import (
     NDJSON,
     SEARCH_PATIENCE,
     WAITING_PATIENCE,
-    Requests,
     request_target,
 )
 from queryable_app.client.rows import (
     UNKNOWN,
     Row,
     Unknown,
-    Written,
     count_of,
     page_of,
     parsed,
@@ -46,9 +43,9 @@ from queryable_app.client.scan import Scan, new_scan
 from queryable_app.client.selection import PROBE
 from queryable_app.client.session import SessionPositions
 from queryable_app.client.windows import Target, Time, top_target, window_target, windows_target
+from queryable_app.client.writes import Writes
 from queryable_app.errors import shown
 from queryable_app.wire.cursors import Order
-from queryable_app.wire.json_text import BadJson, parse_json
 from queryable_app.wire.key_filter import decode_filter
 
 # Of a multi-get: more keys of one node go in several requests.
@@ -57,7 +54,7 @@ KEY_BYTES_PER_REQUEST: Final = 1 << 20  # as base64; a node accepts bodies of 2 
 _KEY_BYTES_MAX: Final = 16 * 1024  # a longer key goes in a body
 
 
-class Operations(Requests):
+class Operations(Writes):
     """Create the operations of one client."""
 
     # Reads.
@@ -363,47 +360,6 @@ class Operations(Requests):
             lambda _: request, targets, deadline, patience=patience
         )
         parsed(response, following.add)
-
-    # Writes.
-
-    def put(
-        self, key: Key, value: object, settings: ReadSettings, session: SessionPositions | None
-    ) -> Operation[Written]:
-        """Write a record, and return where it is."""
-        deadline = self._deadline(settings, PAGE_DEADLINE_MS)
-        record = record_key(key, (yield from self._placements.placement(deadline)).codec)
-        try:
-            text = json.dumps(value, allow_nan=False).encode()
-            parse_json(text)
-        except BadJson as bad:
-            raise InvalidRequest(f"value: {bad}", "see the rules for JSON in docs/http.md") from None
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidRequest(
-                f"value: {shown(value)} cannot be written as JSON ({error})",
-                "give a value that JSON can express",
-            ) from None
-        body = b'{"key":"%b","value":%b}' % (base64url(record).encode(), text)
-
-        def make(left_ms: int) -> Request:
-            target = f"/v1/records?key-encoding=base64url&deadline-ms={left_ms}"
-            return Request("POST", target, body=body)
-
-        return (yield from self._write(make, record, deadline, session))[0]
-
-    def delete(
-        self, key: Key, settings: ReadSettings, session: SessionPositions | None
-    ) -> Operation[tuple[Written, ...]]:
-        """Write a tombstone, to several partitions if any of them may hold the key."""
-        deadline = self._deadline(settings, PAGE_DEADLINE_MS)
-        placement = yield from self._placements.placement(deadline)
-        record = record_key(key, placement.codec)
-        texts, encoding = in_request([record], placement.codec)
-
-        def make(left_ms: int) -> Request:
-            target = request_target(f"/v1/records/{texts[0]}", [*encoding, f"deadline-ms={left_ms}"])
-            return Request("DELETE", target)
-
-        return (yield from self._write(make, record, deadline, session))
 
 
 def _requests(indices: Sequence[int], records: Sequence[bytes]) -> list[list[int]]:

@@ -22,12 +22,10 @@ from queryable_app.client.placement_map import PlacementMap
 from queryable_app.client.rows import (
     Row,
     Unknown,
-    Written,
     json_of,
     multi_get_rows,
     parsed,
     positions_of,
-    written_of,
 )
 from queryable_app.client.sender import Targets
 from queryable_app.client.session import SessionPositions, behind_session, reports_missing_key
@@ -151,21 +149,6 @@ class Requests:
         return parsed(
             response, lambda response: multi_get_rows(response, [key for key, _ in keys], allow_partial)
         )
-
-    def _write(
-        self,
-        make: Callable[[int], Request],
-        record: bytes,
-        deadline: float,
-        session: SessionPositions | None,
-    ) -> Operation[tuple[Written, ...]]:
-        response = yield from self._placements.sender.write(
-            make, partial(self._placements.owners, record, deadline), deadline
-        )
-        written: tuple[Written, ...] = parsed(response, written_of)
-        if session is not None:
-            session.note_written({each.partition: each.offset + 1 for each in written})
-        return written
 
     def _statuses(
         self, addresses: Sequence[str], deadline: float

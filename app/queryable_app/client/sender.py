@@ -24,6 +24,7 @@ from queryable_app.client.attempts import (
 )
 from queryable_app.client.exceptions import (
     DeadlineExceeded,
+    NotAvailable,
     OutcomeUnknown,
     Overloaded,
     QueryableTopicError,
@@ -94,35 +95,47 @@ class Sender:
             yield from self.sleep(wait)
 
     def write(self, make: MakeRequest, targets: Targets, deadline: float) -> Operation[Response]:
-        """Try one address after another, as long as it is certain that nothing was written."""
+        """Try one address after another, as long as it is certain that nothing was written.
+
+        A request with an idempotency key is repeated in any case: the nodes recognize it."""
+        unknown: OutcomeUnknown | None = None
         while True:
             refusal: QueryableTopicError = Unreachable("there is no address to send the write to")
             for address in self.best_first((yield from targets())):
                 now = self._clock()
                 if now >= deadline:
-                    raise refusal
-                attempt = Attempt(address, make(_node_deadline_ms(deadline - now)), now, deadline)
+                    raise unknown or refusal
+                request = make(_node_deadline_ms(deadline - now))
+                attempt = Attempt(address, request, now, deadline)
                 outcome = yield from send_one(attempt)
-                if isinstance(outcome, TransportFailure):
-                    self._record_failure(attempt, outcome)
-                    refusal = _unreachable(address, outcome)
-                    if outcome.may_have_arrived:
-                        raise _outcome_unknown(refusal)
-                    continue
-                self.addresses.answered(address, self._clock(), None)
-                error = self._error_in(outcome, address)
-                if error is None:
+                failure = self._write_failure(attempt, outcome)
+                if failure is None:
+                    assert isinstance(outcome, Response)
                     return outcome
-                # A proxy answered, or Kafka was late.
-                if isinstance(error, Unreachable | DeadlineExceeded):
-                    raise _outcome_unknown(error)
-                if not isinstance(error, Overloaded):
-                    raise error
-                refusal = error
+                refusal = failure
+                if isinstance(refusal, OutcomeUnknown):
+                    unknown = refusal
+                if not _may_write_again(request, refusal):
+                    raise unknown or refusal
             wait = self._retry_delay([refusal], _PAUSE_SECONDS_MAX)
             if wait is None or self._clock() + wait >= deadline:
-                raise refusal
+                raise unknown or refusal
             yield from self.sleep(wait)
+
+    def _write_failure(
+        self, attempt: Attempt, outcome: Response | TransportFailure
+    ) -> QueryableTopicError | None:
+        """Return why a write has no good response: OutcomeUnknown if it may have been written."""
+        if isinstance(outcome, TransportFailure):
+            self._record_failure(attempt, outcome)
+            error: QueryableTopicError | None = _unreachable(attempt.address, outcome)
+            may_be_written = outcome.may_have_arrived
+        else:
+            self.addresses.answered(attempt.address, self._clock(), None)
+            error = self._error_in(outcome, attempt.address)
+            # A proxy answered, or Kafka was late.
+            may_be_written = isinstance(error, Unreachable | DeadlineExceeded)
+        return _outcome_unknown(error) if error is not None and may_be_written else error
 
     def sleep(self, seconds: float) -> Operation[None]:
         until = self._clock() + seconds
@@ -219,7 +232,14 @@ class Sender:
 def _retry_delay_of(refusal: QueryableTopicError, pause: float) -> float | None:
     if refusal.retry_after_ms is not None:
         return max(pause, refusal.retry_after_ms / 1000)
-    return pause if isinstance(refusal, Unreachable | WrongOwner | Overloaded) else None
+    return pause if isinstance(refusal, Unreachable | WrongOwner | Overloaded | OutcomeUnknown) else None
+
+
+def _may_write_again(request: Request, refusal: QueryableTopicError) -> bool:
+    """Return whether another attempt writes nothing twice, and may succeed."""
+    if isinstance(refusal, OutcomeUnknown) or type(refusal) is NotAvailable:
+        return request.idempotency_key is not None
+    return isinstance(refusal, Overloaded | Unreachable)
 
 
 def _deadline_exceeded() -> DeadlineExceeded:

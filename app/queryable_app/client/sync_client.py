@@ -321,19 +321,26 @@ class _Reads(Reads[Rows, Changes]):
         target = path, [*bounds, *selection_parameters(where)]
         return self._run(self._operations.index_count(target, settings, self._positions))
 
-    def put(self, key: Key, value: object, *, deadline_ms: int | None = None) -> Written:
-        """Write a record to the topic, if the view takes writes. Return when Kafka has acknowledged it.
+    def put(
+        self, key: Key, value: object, *, deadline_ms: int | None = None, idempotency_key: str | None = None
+    ) -> Written:
+        """Write a record to the topic, if the view takes writes. Return when Kafka has acknowledged it. With an idempotency
+        key, the client repeats a write whose result is unknown, and the nodes write it once.
 
         users.get("user-1", min_position=users.put("user-1", {"name": "Ada"}).position)
         """
-        return self._run(self._operations.put(key, value, self._within(deadline_ms), self._positions))
+        settings = self._within(deadline_ms)
+        return self._run(self._operations.put(key, value, settings, self._positions, idempotency_key))
 
-    def delete(self, key: Key, *, deadline_ms: int | None = None) -> tuple[Written, ...]:
+    def delete(
+        self, key: Key, *, deadline_ms: int | None = None, idempotency_key: str | None = None
+    ) -> tuple[Written, ...]:
         """Write a tombstone; several, if several partitions may hold the key.
 
         users.delete("user-1")
         """
-        return self._run(self._operations.delete(key, self._within(deadline_ms), self._positions))
+        settings = self._within(deadline_ms)
+        return self._run(self._operations.delete(key, settings, self._positions, idempotency_key))
 
     def _rows(self, scan: Scan) -> Rows:
         return Rows(self, scan)

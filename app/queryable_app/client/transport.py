@@ -38,6 +38,8 @@ def headers_of(request: Request) -> dict[str, str]:
     headers = {"accept": request.accept, "accept-encoding": "identity"}
     if request.body is not None:
         headers["content-type"] = "application/json"
+    if request.idempotency_key is not None:
+        headers["idempotency-key"] = request.idempotency_key
     return headers
 
 

@@ -18,6 +18,7 @@ from queryable_app.config.spec_fields import SpecError as SpecError
 from queryable_app.config.spec_fields import duration_ms as duration_ms
 from queryable_app.config.spec_fields import one_of, whole
 from queryable_app.config.value_schema import SchemaSource, parse_schema_source, split_settings
+from queryable_app.config.writes import Writes, parse_writes
 
 KeyFormat = Literal["string", "int", "long", "double", "uuid", "bytes", "json"]
 ValueFormat = Literal["json", "string", "int", "long", "double", "uuid", "bytes", "avro"]
@@ -50,6 +51,7 @@ class Read:
     max_lag_ms: int | None = None
     ingest: bool = False
     concurrent_max: int = 512
+    writes: Writes = field(default_factory=Writes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,4 +297,5 @@ def parse_read(read: Mapping[str, Any]) -> Read:
         None if max_lag_ms is None else whole(max_lag_ms, _LAG_MS_MAX, "spec.read.maxLagMs"),
         ingest,
         whole(read.get("maxConcurrent", 512), _CONCURRENT_MAX, "spec.read.maxConcurrent"),
+        parse_writes(read.get("writes", {})),
     )

@@ -37,6 +37,7 @@ from queryable_app.platform.kafka_clients import client_arguments
 from queryable_app.platform.log import event
 from queryable_app.platform.mounted_files import read_node_spec
 from queryable_app.policy.descriptor_plan import DescriptorPlan, plan_descriptors
+from queryable_app.policy.write_rates import WriteRates
 from queryable_app.serve.base.admission import ReadAdmission
 from queryable_app.serve.base.background import supervise
 from queryable_app.serve.base.byte_budget import ByteBudget
@@ -57,6 +58,7 @@ from queryable_app.serve.kafka.end_offsets import EndOffsets, SourceEndOffsets
 from queryable_app.serve.kafka.gaps import OffsetGaps, PendingRecords
 from queryable_app.serve.kafka.group_offsets import GroupOffsets
 from queryable_app.serve.kafka.producer import Producer
+from queryable_app.serve.kafka.remembered_writes import RememberedWrites
 from queryable_app.serve.peers.forwarded_reads import ForwardedReads
 from queryable_app.serve.peers.peers import Peers
 from queryable_app.serve.replication.assigned_replicas import AssignedReplicas
@@ -133,6 +135,8 @@ class Node:
         settings, spec, replicas = self.settings, self.spec, self.replicas
         kafka = client_arguments(kafka_connection(settings.bootstrap_servers, spec.kafka_config))
         self.producer = Producer(kafka, spec.topic)
+        self.remembered_writes = RememberedWrites(lambda *record: self.producer.send(*record))
+        self.write_rates = WriteRates()
         self.dead_letters = DeadLetterTopic(kafka, spec.topic, settings.application_id)
         ends = SourceEndOffsets if spec.source_topic else EndOffsets
         self.end_offsets = ends(
@@ -271,6 +275,7 @@ class Node:
             self._rows,
             self.sweeper,
             self.end_offsets,
+            self.remembered_writes,
             self.producer,
             self.dead_letters,
         ):

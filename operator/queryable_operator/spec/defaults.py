@@ -30,6 +30,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "read.consistency": "bounded",
     "read.ingest": False,
     "read.maxConcurrent": 512,
+    "read.writes.idempotencyWindow": "10m",
     "storage": {},
     "storage.size": "10Gi",
     "storage.ephemeral": False,

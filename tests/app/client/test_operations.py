@@ -292,6 +292,39 @@ def test_write_is_sent_once() -> None:
     assert len(view.attempted_addresses("/v1/records")) == 1
 
 
+def test_write_with_an_idempotency_key_is_repeated() -> None:
+    """Each attempt has the key. The write goes to the next node if its result is unknown, or if a node that remembers keys is
+    away."""
+    view = FakeView(2, 2)
+    operations = with_placement(view)
+    first, second = owners(view)
+    for problem in (Reason.DEADLINE_EXCEEDED, Reason.NOT_AVAILABLE):
+        view.nodes[first].refusals = [refusal(problem)]
+        view.attempts.clear()
+        written = view.run_operation(operations.put("a", 1, PLAIN, None, "k-1"))
+        assert (written.position, view.attempted_addresses("/v1/records")) == ("0:8", [first, second])
+        assert {each.request.idempotency_key for each in view.attempts} == {"k-1"}
+
+
+def test_result_of_a_repeated_write_may_stay_unknown() -> None:
+    """If one attempt may have written, the error says so, whatever the later ones were refused for."""
+    view = FakeView(2, 2)
+    operations = with_placement(view)
+    first, second = owners(view)
+    view.nodes[first].always = refusal(Reason.DEADLINE_EXCEEDED)
+    view.nodes[second].always = refusal(Reason.FORBIDDEN)
+    with pytest.raises(OutcomeUnknown):
+        view.run_operation(operations.delete("a", PLAIN, None, "k-1"))
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "new\nline", "schlüssel"])
+def test_wrong_idempotency_key_is_refused(key: str) -> None:
+    """The client refuses it before it sends anything."""
+    view = FakeView(1, 1)
+    with pytest.raises(InvalidRequest, match="idempotency_key"):
+        view.run_operation(with_placement(view).put("a", 1, PLAIN, None, key))
+
+
 @pytest.mark.parametrize("reason", [Reason.DEADLINE_EXCEEDED, None])
 def test_write_that_may_be_done_raises_outcome_unknown(reason: Reason | None) -> None:
     """The outcome is unknown if Kafka was late, or if another server answered."""

@@ -48,7 +48,7 @@ async def forward(
     deadline: float,
 ) -> Answer:
     """Return the answer of a replica on another node. `refusal` is why this node cannot answer."""
-    return _client_answer(
+    return client_answer(
         await reads.node.forwarded_reads.with_options(
             _target(request, parameters), _headers(request, parameters), partition, options, refusal, deadline
         )
@@ -93,7 +93,8 @@ def _headers(request: Request, parameters: Parameters) -> bytes:
     )
 
 
-def _client_answer(response: PeerResponse) -> Answer:
+def client_answer(response: PeerResponse) -> Answer:
+    """Return another node's answer as this node's."""
     lines = [
         b"%b: %b\r\n" % (name, value)
         for name, value in response.headers

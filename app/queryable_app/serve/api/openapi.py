@@ -272,6 +272,11 @@ _PARAMETERS: Final[dict[str, tuple[str, Schema]]] = {
         "true: an estimate within some percent, which reads no rows.",
         {"type": "string", "enum": ["false", "true"], "default": "false"},
     ),
+    "Idempotency-Key": (
+        "A text of your own for this write, such as a UUID. A repeated request with it writes nothing again and gets the same "
+        "answer.",
+        {"type": "string", "minLength": 1, "maxLength": 255},
+    ),
 }
 
 
@@ -337,7 +342,13 @@ def openapi_parameters(
             }
         )
     in_query = [
-        {"name": name, "in": "query", "required": False, "description": description, "schema": schema}
+        {
+            "name": name,
+            "in": "header" if name[0].isupper() else "query",
+            "required": False,
+            "description": description,
+            "schema": schema,
+        }
         for name, (description, schema) in ((name, about.get(name) or _PARAMETERS[name]) for name in names)
     ]
     return {"parameters": in_path + in_query}

@@ -5,7 +5,6 @@ The answer comes after Kafka's acknowledgement. It has the position that a read 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +14,7 @@ from starlette.responses import Response
 
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.policy.freshness import DEADLINE_MS_MAX
+from queryable_app.serve.api import writes
 from queryable_app.serve.api.openapi import RECORDS_BODY, WRITTEN, openapi_parameters
 from queryable_app.serve.api.request import (
     VALUES_MAX,
@@ -25,10 +25,12 @@ from queryable_app.serve.api.request import (
     key_parser,
     parse_body,
     parse_parameters,
+    read_body,
     to_response,
 )
 from queryable_app.serve.base.step_budget import ITEM_BYTES, StepBudget
 from queryable_app.serve.kafka.producer import DEADLINE_SECONDS
+from queryable_app.serve.kafka.remembered_writes import Record
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.partitions_in_steps import partitions_in_steps
 from queryable_app.serve.reads.point import Reads
@@ -47,7 +49,6 @@ from queryable_app.wire.json_text import (
 from queryable_app.wire.serde import value_from_json
 
 RECORDS_MAX: Final = 1000
-_SENT_AT_ONCE: Final = 64  # in one pass of the event loop
 _OPTIONS: Final = ("deadline-ms",)
 _ADVICE: Final = 'write each record as {"key": .., "value": ..}'
 
@@ -61,8 +62,6 @@ class _Member(NamedTuple):
 
 
 _Item = dict[str, _Member]
-Record = tuple[bytes, bytes | None]
-"""Record key and value. A value of None deletes the key."""
 
 
 def routes(node: Node, reads: Reads) -> APIRouter:
@@ -70,29 +69,40 @@ def routes(node: Node, reads: Reads) -> APIRouter:
 
     @router.post(
         "/v1/records",
-        openapi_extra=openapi_parameters(*_OPTIONS, "key-encoding") | RECORDS_BODY,
+        openapi_extra=openapi_parameters(*_OPTIONS, "key-encoding", "Idempotency-Key") | RECORDS_BODY,
         responses=WRITTEN,
     )
     async def produce(request: Request) -> Response:
         """Write `{"key", "value"}`, or an array of them, to the topic. Records of one key keep their order."""
         _require_writes_enabled(node)
         values = parse_parameters(request, _OPTIONS, "key-encoding")
+        deadline_seconds, once = _deadline_seconds(values), writes.idempotency_key(request)
+        if once is not None and (owner := writes.other_owner(request, node, once)) is not None:
+            body = await read_body(request)
+            writes.require_rate(request, node, len(body))
+            return to_response(await writes.pass_on(request, values, node, owner, body, deadline_seconds))
+
+        async def parse(body: bytes, steps: StepBudget) -> tuple[list[Record], bool]:
+            writes.require_rate(request, node, len(body))
+            return await parse_records(body, values, node, steps)
+
         # No local variable keeps the body or its JSON values alive while Kafka acknowledges.
-        records, many = await parse_body(
-            request, node, lambda body, steps: parse_records(body, values, node, steps)
-        )
+        records, many = await parse_body(request, node, parse)
+        writes.require_record_sizes(node, records)
         keys = [key for key, _ in records]
-        partitions = await partitions_in_steps(keys, reads.partitioning.for_writes, StepBudget())
-        sent: list[tuple[bytes, bytes | None, int]] = []
-        for (key, value), partition in zip(records, partitions, strict=True):
-            assert partition is not None
-            sent.append((key, value, partition))
-        acknowledged = await _send(node, sent, _deadline_seconds(values))
+        placed = await partitions_in_steps(keys, reads.partitioning.for_writes, StepBudget())
+        partitions = [partition for partition in placed if partition is not None]
+        assert len(partitions) == len(records)
+        acknowledged = (
+            await writes.write(node, records, partitions, deadline_seconds)
+            if once is None
+            else await writes.write_once(node, "POST", once, records, partitions, deadline_seconds)
+        )
         return to_response(json_answer(acknowledged if many else acknowledged[0], reads.identity))
 
     @router.delete(
         "/v1/records/{key}",
-        openapi_extra=openapi_parameters(*_OPTIONS, "key-encoding", path="key"),
+        openapi_extra=openapi_parameters(*_OPTIONS, "key-encoding", "Idempotency-Key", path="key"),
         responses=WRITTEN,
     )
     async def delete(request: Request) -> Response:
@@ -100,12 +110,18 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         _require_writes_enabled(node)
         values = parse_parameters(request, _OPTIONS, "key-encoding")
         record_key = key_in_path(request, values, node.codec)
-        partitions = _partitions_with_row(reads, record_key)
-        tombstones: list[tuple[bytes, bytes | None, int]] = [(record_key, None, p) for p in partitions]
-        acknowledged = await _send(node, tombstones, _deadline_seconds(values))
-        return to_response(
-            json_answer(acknowledged if len(tombstones) > 1 else acknowledged[0], reads.identity)
+        deadline_seconds, once = _deadline_seconds(values), writes.idempotency_key(request)
+        writes.require_rate(request, node, len(record_key))
+        if once is not None and (owner := writes.other_owner(request, node, once)) is not None:
+            return to_response(await writes.pass_on(request, values, node, owner, b"", deadline_seconds))
+        partitions, tombstone = _partitions_with_row(reads, record_key), (record_key, None)
+        acknowledged = (
+            await writes.write(node, [tombstone] * len(partitions), partitions, deadline_seconds)
+            if once is None
+            else await writes.write_once(node, "DELETE", once, [tombstone], partitions, deadline_seconds)
         )
+        many = len(acknowledged) > 1
+        return to_response(json_answer(acknowledged if many else acknowledged[0], reads.identity))
 
     return router
 
@@ -218,28 +234,3 @@ def _partitions_with_row(reads: Reads, record_key: bytes) -> Sequence[int]:
         or replica.store.get(disk_key) is not None
     ]
     return with_row or reads.partitioning.for_writes.partitions_of(record_key)
-
-
-async def _send(
-    node: Node, sent: Sequence[tuple[bytes, bytes | None, int]], deadline_seconds: float
-) -> list[dict[str, Any]]:
-    """Write all records, or raise a Failure that says how many were written."""
-
-    async def send(index: int, key: bytes, value: bytes | None, partition: int) -> int:
-        for _ in range(index // _SENT_AT_ONCE):  # records of one key keep their order
-            await asyncio.sleep(0)
-        return await node.producer.send(key, value, partition, deadline_seconds)
-
-    sending = (send(index, *record) for index, record in enumerate(sent))
-    outcomes = await asyncio.gather(*sending, return_exceptions=True)
-    for index, outcome in enumerate(outcomes):
-        if isinstance(outcome, BaseException):
-            if isinstance(outcome, Failure) and len(sent) > 1:
-                written = sum(isinstance(o, int) for o in outcomes)
-                outcome.detail = f"record {index}: {outcome.detail}; {written} of {len(sent)} were written"
-            raise outcome
-    return [
-        {"partition": partition, "offset": offset, "position": f"{partition}:{offset + 1}"}
-        for (_, _, partition), offset in zip(sent, outcomes, strict=True)
-        if isinstance(offset, int)
-    ]

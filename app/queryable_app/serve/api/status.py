@@ -80,6 +80,11 @@ def read_settings_json(node: Node) -> dict[str, Any]:
         "maxLagMs": read.max_lag_ms,
         "ingest": read.ingest,
         "maxConcurrent": read.concurrent_max,
+        "writes": {
+            "maxBytesPerSecond": read.writes.bytes_per_second_max,
+            "maxRecordBytes": read.writes.record_bytes_max,
+            "idempotencyWindow": f"{read.writes.window_ms}ms",
+        },
     }
 
 

@@ -85,7 +85,7 @@ class Peers(Background):
         """Called with the ordinal of a node that follows a newer placement, for each heartbeat that says so."""
         self.node_headers = f"{NODE_HEADER}: {self._token}\r\n".encode()
         """Header lines that authenticate this node to the others."""
-        self._forwarded_line = f"{FORWARDED_HEADER}: {self._token}\r\n".encode()
+        self.forwarded_line = f"{FORWARDED_HEADER}: {self._token}\r\n".encode()
 
     async def start(self) -> None:
         """Wait shortly for the first heartbeats: the partitioner in use decides where a key is."""
@@ -259,7 +259,7 @@ class Peers(Background):
             Heartbeats(ordinal, address, heartbeat, health, self._on_heartbeat, self._on_health_change),
             PeerClient(address, self._connections_max),
             ReadPipeline(ordinal, address, health),
-            b" HTTP/1.1\r\n%b%b%b: " % (host, self._forwarded_line, DEADLINE_HEADER.encode()),
+            b" HTTP/1.1\r\n%b%b%b: " % (host, self.forwarded_line, DEADLINE_HEADER.encode()),
         )
 
     def _remove(self, ordinal: int) -> None:
@@ -349,7 +349,7 @@ class Peers(Background):
         """Send a read with options. `headers` are whole lines. Raises PeerUnavailable."""
         may_wait = may_wait_for_freshness(options)
         left_ms = remaining_ms(deadline, FRESHNESS_WAIT_SHARE if may_wait else 1.0)
-        headers += b"%b%b: %d\r\n" % (self._forwarded_line, DEADLINE_HEADER.encode(), left_ms)
+        headers += b"%b%b: %d\r\n" % (self.forwarded_line, DEADLINE_HEADER.encode(), left_ms)
         return await self.request(ordinal, b"GET", target, headers, b"", deadline, may_wait)
 
     async def fetch_placement(self, ordinal: int, deadline: float) -> Placement:

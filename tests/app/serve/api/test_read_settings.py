@@ -44,12 +44,13 @@ def put(http: httpx.Client, read: Any) -> httpx.Response:
 
 def test_node_reports_its_read_settings(http: httpx.Client) -> None:
     """Status and the answer have the settings in effect."""
-    first = {"consistency": "any", "maxLagMs": None, "ingest": False, "maxConcurrent": 512}
+    bounds = {"maxBytesPerSecond": None, "maxRecordBytes": None, "idempotencyWindow": "600000ms"}
+    first = {"consistency": "any", "maxLagMs": None, "ingest": False, "maxConcurrent": 512, "writes": bounds}
     assert http.get("/v1/status").json()["read"] == first
 
-    response = put(http, {"consistency": "strong", "maxConcurrent": 9})
+    response = put(http, {"consistency": "strong", "maxConcurrent": 9, "writes": {"maxRecordBytes": 5}})
 
-    second = {"consistency": "strong", "maxLagMs": None, "ingest": False, "maxConcurrent": 9}
+    second = {**first, "consistency": "strong", "maxConcurrent": 9, "writes": {**bounds, "maxRecordBytes": 5}}
     assert (response.status_code, response.json()) == (200, second)
     assert http.get("/v1/status").json()["read"] == second
 
