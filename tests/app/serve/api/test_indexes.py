@@ -125,7 +125,7 @@ def walk(http: httpx.Client, path: str, parameters: dict[str, Any], limit: int) 
     items: list[dict[str, Any]] = []
     cursor: dict[str, Any] = {}
     while True:
-        answer = http.get(path, params={**parameters, "limit": limit, **cursor})
+        answer = http.get(path, params={**parameters, "limit": limit, "deadline-ms": 15_000, **cursor})
         assert answer.status_code == 200, answer.text
         page = answer.json()
         assert len(page["items"]) <= limit
