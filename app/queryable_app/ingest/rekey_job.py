@@ -165,6 +165,14 @@ class RekeyJob:
         if missing := missing_slots(cluster.slots(spark), self._partitions):
             raise _RunEnded("waiting-for-executors", missing)
 
+    def _has_slots(self) -> bool:
+        """Tell whether each source partition has a slot. Some have none while an executor starts, on one machine."""
+        if not self._spec.ingest.executors:
+            return True
+        context: Any = self._session.sparkContext
+        cluster = self._jvm.io.queryabletopics.RekeyCluster
+        return missing_slots(cluster.slots(context._jsc.sc()), self._partitions) is None
+
     def _report(self, state: str, detail: str) -> Sequence[ReplicaSources]:
         return self._nodes.report(state, detail, self._run, self._source_partitions)
 
@@ -262,7 +270,8 @@ class RekeyJob:
                 offsets = [int(offset) for offset in runs.counts(self._run).split()[_COUNTS:]]
                 for partition, reached in gaps.look(offsets).items():
                     runs.skip(self._run, partition, offsets[partition], reached)
-                if (stalled := self._stalls.look(offsets, gaps.next_record, now)) is not None:
+                stalled = self._stalls.look(offsets, gaps.next_record, now, reads=self._has_slots())
+                if stalled is not None:
                     raise _RunEnded("restarting", stalled)
             if now >= report_at:
                 report_at = now + _REPORT_SECONDS

@@ -14,12 +14,14 @@ class RunStalls:
     def __init__(self) -> None:
         self._watches: dict[int, StallWatch] = {}
 
-    def look(self, offsets: Sequence[int], next_record: Callable[[int], int], now: float) -> str | None:
+    def look(
+        self, offsets: Sequence[int], next_record: Callable[[int], int], now: float, *, reads: bool = True
+    ) -> str | None:
         """Return why the run must end, or None. `offsets` are the next ones of the run, and `next_record` is the offset of the
-        record that the source has there."""
+        record that the source has there. `reads` is false while tasks wait for an executor: no restart ends that."""
         due = None
         for partition, offset in enumerate(offsets):
-            expected = next_record(partition) >= offset
+            expected = reads and next_record(partition) >= offset
             watch = next_watch(self._watches.get(partition), offset, expected, now)
             if restart_is_due(watch):
                 due = f"the query does not read the record at offset {offset} of source partition {partition}"

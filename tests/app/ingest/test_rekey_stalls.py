@@ -20,3 +20,11 @@ def test_run_that_moves_or_has_nothing_to_read_goes_on() -> None:
         stalls.look([second // 9, 5], lambda partition: (99, -1)[partition], float(second))
         for second in range(200)
     )
+
+
+def test_run_that_waits_for_an_executor_goes_on() -> None:
+    """Time counts only while each source partition has a slot."""
+    stalls = RunStalls()
+    assert not any(stalls.look([3], lambda _: 3, float(second), reads=False) for second in range(200))
+    ended = [second for second in range(200, 300) if stalls.look([3], lambda _: 3, float(second))]
+    assert ended[0] == 200 + PATIENCE_SECONDS - 1

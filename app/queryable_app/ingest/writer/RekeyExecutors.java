@@ -10,11 +10,11 @@ import org.apache.spark.api.plugin.SparkPlugin;
 /**
  * Connect the executors' parts of a run to the driver's, by Spark's messages for plugins.
  *
- * A message is an array: what is asked, the run, and what it is about. Spark never sends a message twice. If one fails, the
- * source partition has no owner any more, and the run ends.
+ * A message is an array: what is asked, the run, and what it is about. A greeting is about nothing. Spark never sends a message
+ * twice. If one fails, the source partition has no owner any more, and the run ends.
  */
 public final class RekeyExecutors implements SparkPlugin {
-  private static final String JOIN = "join", BORROW = "borrow", GIVE_BACK = "give back", REPORT = "report";
+  private static final String JOIN = "join", BORROW = "borrow", GIVE_BACK = "give back", REPORT = "report", GREET = "greet";
 
   private static volatile PluginContext driver; // null in the driver, and without executors
 
@@ -63,8 +63,21 @@ public final class RekeyExecutors implements SparkPlugin {
   }
 
   public static final class Executor implements ExecutorPlugin {
+    /**
+     * Send a message to the driver, so that Spark finds it now, or this executor ends. Spark looks for the driver once. If a
+     * task did that and were interrupted, because its run ends, no task of this executor could reach the driver any more.
+     */
     public void init(PluginContext context, Map extra) {
+      try {
+        context.send(new Object[] {GREET});
+      } catch (java.io.IOException e) {
+        throw new IllegalStateException("the driver cannot be reached", e);
+      }
       driver = context;
+    }
+
+    public void shutdown() {
+      driver = null;
     }
   }
 
@@ -76,6 +89,9 @@ public final class RekeyExecutors implements SparkPlugin {
 
     public Object receive(Object message) {
       Object[] parts = (Object[]) message;
+      if (GREET.equals(parts[0])) {
+        return null;
+      }
       long run = ((Long) parts[1]).longValue();
       if (REPORT.equals(parts[0])) {
         return RekeyRun.note(run, (Map) parts[2], (String) parts[3]);
