@@ -21,7 +21,7 @@ class Pod:
     def __init__(self, settings: NodeSettings, directory: Path) -> None:
         self.directory = directory
         self._environ = {**os.environ, **settings.to_env()}
-        self.http = httpx.Client(base_url=settings.advertised_url, timeout=15, trust_env=False)
+        self.http = httpx.Client(base_url=settings.advertised_url, timeout=40, trust_env=False)
         self.serve, self.ingest = self._start("serve"), self._start("ingest")
 
     def _start(self, role: str) -> subprocess.Popen[bytes]:

@@ -22,13 +22,13 @@ import httpx
 from queryable_app.client import QueryableTopic, QueryableTopicError, ReadOptions, Session
 from queryable_app.wire.http_text import parse_positions
 from tests.integration import topics
+from tests.integration.system import ANSWERS_MS_MAX
 from tests.support.fold import LogRecord
 from tests.support.threads import running_thread
 from tests.support.waiting import eventually
 
 PARTITIONS = 6
 WAITS_MS_MAX = 30_000  # for reads that wait for freshness: on a busy machine Spark determines it
-ANSWERS_MS_MAX = 15_000  # for the others: on a busy machine the threads of this process wait for seconds, too
 _TICK_SECONDS = 0.02
 
 

@@ -164,6 +164,6 @@ def test_invalid_aggregate_is_refused_before_the_start(kafka: Any, tmp_path: Pat
         view={"kind": "aggregate", "aggregate": {"columns": columns}},
     )
     with running(document, tmp_path, wait=False) as system:
-        assert system.process.wait(90) == 2
+        assert system.process.wait(120) == 2
         assert "spec.view.aggregate.columns[total].of: sum of value.product" in system.log.read_text()
         assert not (system.data / "run.json").exists()

@@ -31,7 +31,7 @@ def test_avro_with_a_schema_in_the_resource(kafka: Any, tmp_path: Path) -> None:
     )
     with running(document, tmp_path) as system:
         body = '{"key": "ann", "value": %s}' % shown  # noqa: UP031 - the text has braces
-        written = system.http.post(system.url() + "/v1/records", content=body)
+        written = system.post("/v1/records", content=body)
         assert written.status_code == 200, written.text
         path = "/v1/keys/ann?min-position=" + written.json()["position"]
         assert topics.records(kafka.bootstrap, topic)[-1].value == avro_bytes(schema, shown.encode())
@@ -47,7 +47,7 @@ def test_avro_with_a_schema_in_the_resource(kafka: Any, tmp_path: Path) -> None:
         assert len({system.get(path).headers["etag"], avro.headers["etag"], as_json.headers["etag"]}) == 3
         assert [row["key"] for row in system.items()] == ["ann"]
         assert system.partition(0)["bad"] == 1
-        wrong = system.http.post(system.url() + "/v1/records", content='{"key": "ann", "value": {"id": 1.5}}')
+        wrong = system.post("/v1/records", content='{"key": "ann", "value": {"id": 1.5}}')
         assert (wrong.status_code, "id: Decimal('1.5') is no long" in wrong.json()["detail"]) == (400, True)
 
 
@@ -72,8 +72,8 @@ def test_avro_with_a_registry(kafka: Any, tmp_path: Path) -> None:
             registry.broken = "away"
             topics.produce(kafka.bootstrap, "registered", [(b"b", framed(second, b"\x10\x02y"))])
             said = f"the schema registry {registry.url} gives no schema"
-            eventually("status names the registry", lambda: said in system.status()["ingest"]["detail"], 60)
+            eventually("status names the registry", lambda: said in system.status()["ingest"]["detail"])
             assert system.value("a") == {"n": 70, "city": "none"}
             registry.broken = ""
-            eventually("the record is readable", lambda: system.value("b") == {"n": 80, "city": "y"}, 60)
+            eventually("the record is readable", lambda: system.value("b") == {"n": 80, "city": "y"})
             assert system.partition(0)["bad"] == 1

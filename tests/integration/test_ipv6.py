@@ -155,9 +155,7 @@ def test_run_reads_from_a_kafka_over_ipv6(kafka6: KafkaForTests, tmp_path: Path)
     topics.produce(kafka6.bootstrap, "run-six", [(b"a", b"1")])
     with running(resource("run-six", kafka6.bootstrap, read={"ingest": True}), tmp_path) as system:
         eventually("the record is readable", lambda: system.value("a") == 1)
-        assert (
-            system.http.post(system.url() + "/v1/records", json={"key": "a", "value": 2}).status_code == 200
-        )
+        assert system.post("/v1/records", json={"key": "a", "value": 2}).status_code == 200
         eventually("the written record is readable", lambda: system.value("a") == 2)
 
 

@@ -55,7 +55,7 @@ def by_email(log: Iterable[LogRecord]) -> dict[str, Any]:
 
 
 def rows(system: System, node: int) -> dict[str, Any]:
-    path = "/v1/scan?consistency=strong&deadline-ms=10000"
+    path = "/v1/scan?consistency=strong&deadline-ms=30000"
     return {item["key"]: item["value"] for item in system.items(path, node)}
 
 
@@ -89,7 +89,7 @@ def test_example_follows_users_through_kills(kafka: KafkaForTests, tmp_path: Pat
                     _kill_job(system)
                 else:
                     system.kill(victim, node=victims.randrange(2))
-            eventually("Kafka has compacted it", lambda: _compacted(kafka.bootstrap, topic), 20)
+            eventually("Kafka has compacted it", lambda: _compacted(kafka.bootstrap, topic))
         finally:
             stop.set()
             producing.join(100)

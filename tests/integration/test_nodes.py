@@ -42,7 +42,7 @@ def test_reads_over_all_partitions_are_complete_on_every_node(system: System, no
     assert {i["key"]: i["value"] for i in system.items(node=node)} == VALUES
     assert system.get("/v1/count", node).json()["count"] == len(VALUES)
     keys = [*VALUES, "missing", "key-1"]
-    items = system.http.post(system.url(node) + "/v1/multi-get", json={"keys": keys}).json()["items"]
+    items = system.post("/v1/multi-get", node, json={"keys": keys}).json()["items"]
     assert [i["key"] for i in items] == keys
     assert [i["found"] for i in items] == [*(True for _ in VALUES), False, True]
 

@@ -25,7 +25,7 @@ OWN_KAFKA = ("--kafka", "embedded", "--port", "0")
 
 def qtopic(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "queryable_app.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, input=stdin)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, input=stdin)
 
 
 def produced(system: System, *arguments: object, stdin: str = "") -> dict[str, Any]:
@@ -91,7 +91,7 @@ def test_deleted_key_is_not_found(system: System) -> None:
     """`get` exits with code 1 for a deleted key, and prints nothing on standard output."""
     produced(system, "doomed", "1")
     position = produced(system, "doomed", "--delete")["position"]
-    done = qtopic("get", "--data", system.data, "doomed", "--min-position", position)
+    done = qtopic("get", "--data", system.data, "doomed", "--min-position", position, "--deadline-ms", 60_000)
 
     assert (done.returncode, done.stdout) == (1, "")
     assert "position" in done.stderr
@@ -182,7 +182,7 @@ def test_records_and_rows_are_kept_between_runs(tmp_path: Path) -> None:
         family = psutil.Process(first.process.pid).children(recursive=True)
         os.kill(first.process.pid, 9)
         first.process.wait()
-        assert not psutil.wait_procs(family, 10)[1]
+        assert not psutil.wait_procs(family, 30)[1]
     (first.data / "run.json").unlink()  # the file of the dead run remains until the next run begins
 
     with running(document, tmp_path, *OWN_KAFKA) as second:
@@ -208,7 +208,7 @@ def test_invalid_sql_is_refused_before_the_start(tmp_path: Path) -> None:
     """`run` prints Spark's own message with the position, exits with code 2, and starts no broker."""
     document = resource("wrong", "elsewhere:9092", transform={"sql": "SELECT key, valu FROM records"})
     with running(document, tmp_path, *OWN_KAFKA, wait=False) as system:
-        assert system.process.wait(60) == 2
+        assert system.process.wait(120) == 2
         assert "valu" in system.log.read_text()
         assert not (system.data / "kafka").exists()
 

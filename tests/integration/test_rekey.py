@@ -144,7 +144,7 @@ def test_groups_of_other_columns_are_the_fold_of_the_topic(
         assert system.status()["rekey"]["state"] == "streaming"
         _write_in_transactions(kafka.bootstrap, topic)
         expected = folded(topics.records(kafka.bootstrap, topic), group_by)
-        eventually("a strong read is answered", lambda: _strong(system) is not None, 60)
+        eventually("a strong read is answered", lambda: _strong(system) is not None)
         assert served(system) == expected
 
 
@@ -278,10 +278,10 @@ def test_deleted_internal_topic_gives_no_wrong_number(
             ends = topics.ends(kafka.bootstrap, internal)
             os.kill(system.pid("ingest"), signal.SIGKILL)
             topics.produce(kafka.bootstrap, topic, [record(dice) for _ in range(500)])
-            eventually("the job writes", lambda: topics.ends(kafka.bootstrap, internal)[0] > ends[0] + 50, 30)
+            eventually("the job writes", lambda: topics.ends(kafka.bootstrap, internal)[0] > ends[0] + 50)
             topics.truncate(kafka.bootstrap, internal, {0: ends[0] + 50})
             gone = f"records from {ends[0]} to {ends[0] + 50} are gone from the log"
-            eventually("a replica fails", lambda: gone in str(system.partition(0)["failed"]), 60)
+            eventually("a replica fails", lambda: gone in str(system.partition(0)["failed"]))
             assert system.partition(1)["failed"] is None
         client = topics.admin(kafka.bootstrap)
         client.delete_topics([internal])[internal].result(20)

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.integration import topics
-from tests.integration.system import System, resource, running
+from tests.integration.system import System, resource, running, with_deadline
 from tests.support.fold import fold
 from tests.support.threads import running_thread
 from tests.support.waiting import eventually
@@ -34,7 +34,7 @@ class Readers:
         self.failed: list[str] = []
 
     def _read(self, stop: threading.Event) -> None:
-        with httpx.Client(timeout=15) as http:
+        with httpx.Client(timeout=40) as http:
             for number, (key, value) in enumerate(itertools.cycle(STILL.items())):
                 if stop.wait(0.005):
                     return
@@ -42,7 +42,7 @@ class Readers:
                 node = nodes[number % len(nodes)]
                 began = time.monotonic()
                 try:
-                    answer = http.get(f"{node['url']}/v1/keys/{key}")
+                    answer = http.get(node["url"] + with_deadline(f"/v1/keys/{key}"))
                     if (answer.status_code, answer.text) != (200, str(value)):
                         self.failed.append(f"{key} from {node['name']}: {answer.status_code} {answer.text}")
                 except httpx.HTTPError as error:

@@ -151,7 +151,7 @@ def test_secret_password_opens_kafka_and_is_never_shown(secured: Secured, tmp_pa
         pod.restart()
         eventually(f"ingest streams\n{pod.logs()}", lambda: pod.ingest_is("streaming"), 90)
         eventually("the node is ready", lambda: pod.http.get("/readyz").status_code == 200)
-        assert pod.http.get("/v1/keys/b?consistency=strong").json() == {"n": 2}
+        assert pod.http.get("/v1/keys/b?consistency=strong&deadline-ms=30000").json() == {"n": 2}
         written = pod.http.post("/v1/records?deadline-ms=20000", json={"key": "c", "value": {"n": 3}})
         assert written.status_code == 200, written.text
         answer = pod.http.get(f"/v1/keys/c?min-position={written.json()['position']}&deadline-ms=20000")

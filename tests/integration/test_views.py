@@ -83,7 +83,7 @@ def test_invalid_sql_is_refused_before_the_start(
         "whatever", kafka.bootstrap, value={"format": "json", "schema": SCHEMA}, transform={"sql": transform}
     )
     with running(document, tmp_path, wait=False) as system:
-        assert system.process.wait(90) != 0
+        assert system.process.wait(120) != 0
         assert sentence in system.log.read_text()
         assert not (system.data / "run.json").exists()
 
@@ -151,18 +151,17 @@ def test_bad_record_stops_its_partition_with_fail(kafka: Any, tmp_path: Path) ->
 def test_expired_row_is_in_no_answer(kafka: Any, tmp_path: Path) -> None:
     """An expired row is in no answer, and the approximate count drops it too."""
     topics.create(kafka.bootstrap, "short", 1)
-    with running(resource("short", kafka.bootstrap, view={"ttl": "3s"}), tmp_path) as system:
+    with running(resource("short", kafka.bootstrap, view={"ttl": "8s"}), tmp_path) as system:
         topics.produce(kafka.bootstrap, "short", [(b"first", b"1")])
         system.at_end({0: 1})  # the stream flows
+        began = time.monotonic()
         topics.produce(kafka.bootstrap, "short", [(f"k-{n}".encode(), b"1") for n in range(2000)])
-        born = time.monotonic()
-        eventually("the row is readable", lambda: system.value("k-7") == 1, 3)
-        eventually("the row has expired", lambda: system.value("k-7") is None, 5)
-        assert time.monotonic() - born > 2.5
-        eventually("all rows have expired", lambda: list(system.items()) == [], 3)
+        eventually("the row is readable", lambda: system.value("k-7") == 1)
+        eventually("the row has expired", lambda: system.value("k-7") is None)
+        assert time.monotonic() - began >= 8
+        eventually("all rows have expired", lambda: list(system.items()) == [])
         assert system.get("/v1/count").json()["count"] == 0
         eventually(
             "the approximate count is 0",
             lambda: system.get("/v1/count?approximate=true").json()["count"] == 0,
-            30,
         )

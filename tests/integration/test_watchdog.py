@@ -96,7 +96,7 @@ def test_task_that_stands_still_is_started_again(kafka: Any, tmp_path: Path) -> 
     topics.create(kafka.bootstrap, TOPIC, 2)
     still, moving = (key_of(partition) for partition in range(2))
     with running(resource(TOPIC, kafka.bootstrap), tmp_path, wait=False) as system:
-        eventually("run.json", lambda: (system.data / "run.json").exists(), 60)
+        eventually("run.json", lambda: (system.data / "run.json").exists(), 120)
         with row_relay(system) as relay:
             system.wait_ready()
             topics.produce(kafka.bootstrap, TOPIC, [(still, b"0"), (moving, b"0")])
@@ -106,7 +106,7 @@ def test_task_that_stands_still_is_started_again(kafka: Any, tmp_path: Path) -> 
             relay.stall_next()
             fills_buffers = [(still, json.dumps("x" * 1000).encode()) for _ in range(4000)]
             topics.produce(kafka.bootstrap, TOPIC, [*fills_buffers, (still, b"1")])
-            assert relay.stalled.wait(30)
+            assert relay.stalled.wait(90)
             connections = relay.connections
             topics.produce(kafka.bootstrap, TOPIC, [(moving, b"1")])
             eventually("the other partition continues", lambda: system.value(moving.decode()) == 1)
@@ -116,7 +116,7 @@ def test_task_that_stands_still_is_started_again(kafka: Any, tmp_path: Path) -> 
             assert system.get("/readyz").json()["stalled"] == [0]
             assert '"event": "stalled"' in system.node_logs()
             relay.resume()
-            eventually("rows arrive again", lambda: system.value(still.decode()) == 1, 60)
+            eventually("rows arrive again", lambda: system.value(still.decode()) == 1)
             eventually("no partition is stalled", lambda: system.get("/readyz").json()["stalled"] == [])
 
 

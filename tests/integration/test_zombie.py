@@ -89,7 +89,7 @@ def test_superseded_ingest_ends_without_a_write(kafka: Any, tmp_path: Path) -> N
             with ingesting(settings, "newer") as newer:
                 feeds(system, newer)
                 os.killpg(older.pid, signal.SIGCONT)
-                assert older.wait(30) == SUPERSEDED
+                assert older.wait(90) == SUPERSEDED
                 rows_arrive(system, 2000)
 
                 stop.set()
