@@ -64,6 +64,12 @@ RULES: list[tuple[str, dict[str, Any]]] = [
     ("the kind aggregate needs the field aggregate", view_of(kind="aggregate")),
     ("the kind aggregate needs the field aggregate", view_of(aggregate={"columns": [{"name": "c", "op": "count"}]})),
     ("history is for the kind history", view_of(history={})),
+    ("only the kind latest has entries", view_of(kind="history", entries={"timeField": "at"})),
+    (
+        "a view with entries has no keyBy, indexes or changes",
+        view_of(entries={"timeField": "at"}, keyBy=["a"]),
+    ),
+    ("entries have a retention in place of a ttl", view_of(entries={"timeField": "at"}, ttl="1d")),
     (
         "an aggregate is keyed by aggregate.groupBy",
         view_of(kind="aggregate", aggregate={"columns": [{"name": "c", "op": "count"}]}, keyBy=["a"]),

@@ -202,7 +202,9 @@ class SimulatedStore:
         clock: Clock | None = None,
         sources: SourcePositions | None = None,
         entries: Iterable[tuple[bytes, bytes | None]] = (),
+        deleted_ranges: Iterable[tuple[bytes, bytes]] = (),
     ) -> None:
+        assert not deleted_ranges  # no simulated view has entries of its keys
         disk = self.on_disk
         if state.position < disk.state.position:
             raise AssertionError(f"{self.path}: the position goes back to {state.position}")

@@ -8,12 +8,13 @@ from random import randrange
 from typing import Generic, TypeVar, Unpack
 
 from queryable_app.client.changes import Following, new_following
+from queryable_app.client.entries import entries_target
 from queryable_app.client.indexes import IndexValue, index_target
 from queryable_app.client.keys import Key
 from queryable_app.client.operations import Operations
 from queryable_app.client.options import ReadOptions, ReadSettings, parse_options
 from queryable_app.client.placement_map import checked_address
-from queryable_app.client.scan import PAGE_ROWS, Scan
+from queryable_app.client.scan import PAGE_ROWS, Scan, new_scan
 from queryable_app.client.selection import Fields, selection_parameters
 from queryable_app.client.session import SessionPositions
 from queryable_app.client.windows import Time
@@ -185,6 +186,31 @@ class Reads(ABC, Generic[RowsT, ChangesT]):
         scan = self._operations.windows(
             key, start, stop, settings, order, limit, page_rows, partial, selection
         )
+        return self._from_cursor(scan, cursor)
+
+    def entries(
+        self,
+        key: Key | None = None,
+        start: Time | None = None,
+        stop: Time | None = None,
+        *,
+        order: Order = "asc",
+        limit: int | None = None,
+        page_rows: int = PAGE_ROWS,
+        cursor: str | None = None,
+        partial: bool = False,
+        where: str | None = None,
+        fields: Fields | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> RowsT:
+        """Iterate over the entries of a key with times from `start` up to, and without, `stop`, in the order of their times; or
+        over those of all keys, by key and time. For views of entries.
+
+        for row in readings.entries("sensor-1", "2026-11-22T10:00:00Z"): print(row.time_ms, row.value)  # asyncio: async for
+        """
+        settings, selection = self._settings(options), selection_parameters(where, fields)
+        target = entries_target(key, start, stop)
+        scan = new_scan(target, settings, order, limit, page_rows, partial, selection)
         return self._from_cursor(scan, cursor)
 
     def changes(

@@ -43,7 +43,8 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The newest record of a key, or what a window of it holds, and how fresh the replica was that it came from."""
+    """The newest record of a key, one of its entries, or what a window of it holds, and how fresh the replica was that it came
+    from."""
 
     key: Key
     value: Any  # decoded JSON; bytes when the read was raw, or when it is nested too deep for Python's parser
@@ -53,6 +54,8 @@ class Row:
     freshness: Freshness
     window: Window | None = None
     """The window of the row, in a view with windows."""
+    time_ms: int | None = None
+    """The time of the entry, in ms since 1970, in a view of entries."""
 
     @property
     def position(self) -> str:
@@ -206,7 +209,15 @@ def item_row(item: Mapping[str, Any], freshness: Freshness, key: Key | None = No
         int(item["timestamp"]),
         freshness,
         _window(item["window"]) if "window" in item else None,
+        _time(item["time"]) if "time" in item else None,
     )
+
+
+def _time(text: str) -> int:
+    time_ms = parse_time(text)
+    if time_ms is None:
+        raise ValueError(text)
+    return time_ms
 
 
 def _window(window: Mapping[str, Any]) -> Window:

@@ -29,7 +29,7 @@ def windows_target(
 ) -> Callable[[PlacementMap], Target]:
     """Return the function to the target of the windows that start in `[start, stop)`: of a key, or of all. Raises
     InvalidRequest."""
-    bounds = _bounds(start, stop)
+    bounds = time_bounds(start, stop)
 
     def target(placement: PlacementMap) -> Target:
         if key is None:
@@ -46,10 +46,11 @@ def top_target(by: str, k: int, order: Order, start: Time | None, stop: Time | N
         column = quote(by, safe="")
     except (TypeError, UnicodeEncodeError):
         raise InvalidRequest(f"by: {shown(by)} is no text", "give the name of a column") from None
-    return "/v1/top", [f"by={column}", f"k={k}", f"order={order}", *_bounds(start, stop)]
+    return "/v1/top", [f"by={column}", f"k={k}", f"order={order}", *time_bounds(start, stop)]
 
 
-def _bounds(start: Time | None, stop: Time | None) -> list[str]:
+def time_bounds(start: Time | None, stop: Time | None) -> list[str]:
+    """Return the parameters of a range of times. Raises InvalidRequest."""
     return [
         f"{name}={time_ms(given, field)}"
         for name, field, given in (("from", "start", start), ("to", "stop", stop))

@@ -10,6 +10,7 @@ import click
 from queryable_app.commands.common import with_exit_codes
 
 _MODULES: Final = {
+    "entries": "entries",
     "explain": "explain",
     "get": "get",
     "index": "rows",
@@ -53,6 +54,7 @@ class _Commands(click.Group):
         qtopic get user-1                    read one key
         qtopic scan --where "age >= 18"      read the rows whose values match
         qtopic index by-author --eq ada      read the rows that an index finds
+        qtopic entries sensor-1              read the entries of one key by their time
         qtopic windows user-1                read the windows of one key
         qtopic top views                     read the windows or rows with the greatest values
         qtopic watch                         print changes as they happen

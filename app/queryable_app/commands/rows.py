@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
@@ -32,8 +32,8 @@ _TABLE_ROWS_MAX: Final = 10_000  # a table is as wide as its widest row, so it n
 Target = Callable[[View, Order, int | None, tuple[str, ...], ReadSettings], Scan]
 
 
-def _options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that all these commands have."""
+def common_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that every command for rows has."""
     for option in (
         JSON,
         click.option(
@@ -41,7 +41,6 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option("--deadline-ms", type=click.IntRange(1), help="How long the read of a page may take."),
         click.option("--all", "everything", is_flag=True, help="All rows, with --json or --csv."),
-        click.option("--desc", is_flag=True, help="The last key, or the greatest value, first."),
         click.option(
             "--limit", type=click.IntRange(1), default=100, show_default=True, help="The most rows."
         ),
@@ -54,6 +53,12 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     ):
         command = option(command)
     return command
+
+
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that all these commands have."""
+    desc = click.option("--desc", is_flag=True, help="The last key, or the greatest value, first.")
+    return desc(common_options(command))
 
 
 @click.command(
@@ -74,7 +79,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @_options
 def scan_command(**options: Any) -> None:
-    _print_rows(View.scan, **options)
+    print_rows(View.scan, **options)
 
 
 @click.command(
@@ -93,7 +98,7 @@ def scan_command(**options: Any) -> None:
 @click.option("--to", "stop", metavar="KEY", help="The first key after the range.")
 @_options
 def range_command(start: str | None, stop: str | None, **options: Any) -> None:
-    _print_rows(lambda view, *rest: view.range(start, stop, *rest), **options)
+    print_rows(lambda view, *rest: view.range(start, stop, *rest), **options)
 
 
 @click.command(
@@ -111,7 +116,7 @@ def range_command(start: str | None, stop: str | None, **options: Any) -> None:
 @click.argument("prefix")
 @_options
 def prefix_command(prefix: str, **options: Any) -> None:
-    _print_rows(lambda view, *rest: view.prefix(prefix, *rest), **options)
+    print_rows(lambda view, *rest: view.prefix(prefix, *rest), **options)
 
 
 @click.command(
@@ -135,10 +140,10 @@ def prefix_command(prefix: str, **options: Any) -> None:
 @click.option("--to", "stop", metavar="VALUE", help="The first indexed value after the range.")
 @_options
 def index_command(name: str, eq: str | None, start: str | None, stop: str | None, **options: Any) -> None:
-    _print_rows(lambda view, *rest: view.index(index_target(name, eq, start, stop), *rest), **options)
+    print_rows(lambda view, *rest: view.index(index_target(name, eq, start, stop), *rest), **options)
 
 
-def _print_rows(
+def print_rows(
     target: Target,
     urls: tuple[str, ...],
     data: Path | None,
@@ -150,7 +155,9 @@ def _print_rows(
     deadline_ms: int | None,
     as_json: bool,
     as_csv: bool,
+    columns: Sequence[str] = ("key",),
 ) -> None:
+    """Read rows, and print them. `columns` are the members of a row that come before its value."""
     as_lines = as_json or as_csv
     if as_json and as_csv:
         raise click.UsageError("--json and --csv are two forms: give one of them")
@@ -167,10 +174,11 @@ def _print_rows(
                 for item in items:
                     click.echo(item)
             elif as_csv:
-                _print_csv(items, named)
+                _print_csv(items, named, columns)
             else:
                 rows = [_parsed(item) for item in islice(items, limit)]
-                print_table(rows, ("KEY",), lambda item: (shown_value(item["key"]),))
+                heads = [column.upper() for column in columns]
+                print_table(rows, heads, lambda item: [shown_value(item[column]) for column in columns])
     except QueryableTopicError as error:
         fail_read(error, as_json)
 
@@ -186,16 +194,19 @@ def _fail_invalid(failure: Failure) -> NoReturn:
     fail(INVALID, f"{failure.detail}: {failure.advice}")
 
 
-def _print_csv(items: Iterable[str], named: Projection | None) -> None:
-    """Print a line for each item: its key, and the fields in their order, or all of its value."""
+def _print_csv(items: Iterable[str], named: Projection | None, columns: Sequence[str]) -> None:
+    """Print a line for each item: its `columns`, and the fields in their order, or all of its value."""
     lines = csv.writer(sys.stdout, lineterminator="\n")
     paths = [()] if named is None else named.paths
-    lines.writerow(["key", *(".".join(map(str, path)) or "value" for path in paths)])
+    lines.writerow([*columns, *(".".join(map(str, path)) or "value" for path in paths)])
     getters = [getter(path) for path in paths]
     for item in map(_parsed, items):
         found = [get(item["value"]) for get in getters]
         lines.writerow(
-            [shown_value(item["key"]), *("" if each is None else shown_value(each) for each in found)]
+            [
+                *(shown_value(item[column]) for column in columns),
+                *("" if each is None else shown_value(each) for each in found),
+            ]
         )
 
 

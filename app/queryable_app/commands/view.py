@@ -13,11 +13,12 @@ import click
 
 from queryable_app.client.attempts import Operation, Response
 from queryable_app.client.changes import Following
+from queryable_app.client.entries import entries_target
 from queryable_app.client.exceptions import DeadlineExceeded, Unreachable
 from queryable_app.client.operations import Operations
 from queryable_app.client.options import ReadSettings, parse_options
 from queryable_app.client.rows import item_texts, parsed
-from queryable_app.client.scan import PAGE_ROWS, Scan
+from queryable_app.client.scan import PAGE_ROWS, Scan, new_scan
 from queryable_app.client.sync_client import ThreadTransport, http_client
 from queryable_app.client.windows import Target
 from queryable_app.commands.common import described_run
@@ -88,6 +89,20 @@ class View:
     ) -> Scan:
         """Return a scan of the rows of an index that the target names."""
         return self._operations.index(target, settings, order, limit, PAGE_ROWS, selection=selection)
+
+    def entries(
+        self,
+        key: str | None,
+        start: str | None,
+        stop: str | None,
+        order: Order,
+        limit: int | None,
+        selection: Sequence[str],
+        settings: ReadSettings,
+    ) -> Scan:
+        """Return a scan of the entries of a key from `start` up to, and without, `stop`; or of all keys."""
+        target = entries_target(None if key is None else typed_key(key), start, stop)
+        return new_scan(target, settings, order, limit, PAGE_ROWS, False, selection)
 
     def items(self, scan: Scan) -> Iterator[str]:
         """Yield each row of a scan as the node writes it, a page at a time. Raises QueryableTopicError."""

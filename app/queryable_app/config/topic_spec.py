@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from queryable_app.config.aggregate_spec import AggregateSpec
 from queryable_app.config.aggregates import RECORD_KEY, parse_view_aggregate
+from queryable_app.config.entries import EntriesSpec, parse_entries
 from queryable_app.config.indexes import IndexSpec, parse_indexes
 from queryable_app.config.spec_fields import SpecError as SpecError
 from queryable_app.config.spec_fields import duration_ms as duration_ms
@@ -87,6 +88,8 @@ class TopicSpec:
     key_by: tuple[str, ...] = ()
     """Columns of the transform that are the key of a latest-value view. Empty: the record key."""
     indexes: tuple[IndexSpec, ...] = ()
+    entries: EntriesSpec | None = None
+    """Whose time orders the entries of a key. None: the view has one value of each key."""
     source_topic: str = ""
     """The topic whose records the rekey job writes to `topic`, in the spec of a rekeyed view's nodes. Empty: the view is not
     rekeyed."""
@@ -124,6 +127,7 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
     kafka_config, registry_config = split_settings(config)
     sql, view = spec.get("transform", {}).get("sql"), spec.get("view", {})
     aggregate = parse_view_aggregate(view)
+    value_is_json = value_format in ("json", "avro") or sql is not None
     replicas, standby_replicas = _node_counts(spec)
     parsed = TopicSpec(
         bootstrap_servers=spec["kafka"]["bootstrapServers"],
@@ -141,7 +145,8 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
         aggregate=aggregate,
         changes=view.get("changes", False),
         key_by=_key_by(view),
-        indexes=parse_indexes(view, value_format in ("json", "avro") or sql is not None, aggregate),
+        indexes=parse_indexes(view, value_is_json, aggregate),
+        entries=parse_entries(view, value_is_json),
         replicas=replicas,
         standby_replicas=standby_replicas,
         read=parse_read(spec.get("read", {})),

@@ -32,6 +32,8 @@ class View:
     key_by: tuple[str, ...] = ()
     schema_source: SchemaSource | None = None
     registry_config: Mapping[str, str] = field(default_factory=dict, repr=False)  # a password
+    time_field: str | None = None
+    """The path to the time of an entry, in a view of entries."""
 
 
 def decode_records(session: SparkSession, source: DataFrame, view: View) -> DataFrame:

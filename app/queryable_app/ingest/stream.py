@@ -61,6 +61,7 @@ def view_of(spec: TopicSpec) -> View:
         spec.key_by,
         spec.schema_source,
         spec.registry_config,
+        None if spec.entries is None else spec.entries.time_field,
     )
 
 
@@ -97,6 +98,7 @@ def row_writer(session: SparkSession, start: QueryStart, projection: Projection)
         bool(spec.sql or projection.inputs),
         contribution,
         value_decoder(session, spec.schema_source, spec.registry_config),
+        None if spec.entries is None else jvm.io.queryabletopics.TimeField(spec.entries.time_field),
     )
 
 

@@ -32,6 +32,7 @@ from queryable_app.ingest.catalyst import (
     check_expression,
     column,
     each,
+    java_function,
     message,
     name_of,
     nodes,
@@ -128,24 +129,38 @@ def project(session: SparkSession, source: DataFrame, view: View) -> Projection:
         return Projection(source.select("partition", "offset", timestamp_ms, "key", "value"), False)
     decoded = decode_records(session, source, view)
     select = _select(session, decoded, view.sql)
-    value = f.when(f.col("_kept"), _json(session, select, view).cast("binary"))
     columns = (
         "partition",
         "offset",
         timestamp_ms,
         f.col("_key").alias("key"),
-        value.when(f.col("_problem").isNotNull(), f.col("_value")).alias("value"),
-        (f.col("_live") & ~f.col("_kept")).alias("dropped"),
+        f.when(f.col("_problem").isNull(), f.col("_stored")).otherwise(f.col("_value")).alias("value"),
+        (f.col("_live") & f.col("_problem").isNull() & ~f.col("_kept")).alias("dropped"),
         f.col("_problem").alias("problem"),
     )
     try:
         stored = tuple(
             (name, str(expression.dataType().simpleString())) for name, expression in select.values
         )
-        frame = _with_kept(session, decoded, select).select(*columns)
+        frame = _with_stored(session, _with_kept(session, decoded, select), select, view).select(*columns)
         return Projection(frame, select.reads_headers, columns=stored)
     except AnalysisException as error:
         raise SqlError(f"spec.transform.sql: {message(error)}") from error
+
+
+def _with_stored(session: SparkSession, kept: DataFrame, select: _Select, view: View) -> DataFrame:
+    """Add `_stored`, the JSON of a record that is kept. In a view of entries, one without a time has a problem instead."""
+    json = _json(session, select, view).cast("binary")
+    stored = kept.withColumn("_stored", f.when(f.col("_kept"), json))
+    if view.time_field is None:
+        return stored
+    names = [name for name, _ in select.values]
+    if names != ["value"] and view.time_field.split(".")[0] not in names:
+        raise SqlError(
+            f"spec.view.entries.timeField: {view.time_field} is no column of transform.sql; there are {', '.join(names)}"
+        )
+    timeless = java_function(session, "TimeProblem", (view.time_field,), "string")
+    return stored.withColumn("_problem", f.coalesce("_problem", timeless(f.col("_stored"))))
 
 
 def _aggregate_rows(

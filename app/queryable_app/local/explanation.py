@@ -89,6 +89,9 @@ def _stages(spec: TopicSpec, analysis: Mapping[str, Any]) -> Iterator[dict[str, 
     if spec.key_by:
         what_serve = "stores the newest value of each key, and hides those of other records with the same key"
         yield {"where": "serve of each node", "what": what_serve}
+    elif spec.entries is not None:
+        what_serve = f"stores all values of each key, in the order of {spec.entries.time_field}"
+        yield {"where": "serve of each node", "what": what_serve}
     elif spec.aggregate is None:
         yield {"where": "serve of each node", "what": "stores the newest value of each key"}
     else:

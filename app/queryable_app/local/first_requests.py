@@ -19,15 +19,18 @@ class FirstRequests:
     def __init__(self, urls: Sequence[str], spec: TopicSpec, http: httpx.Client) -> None:
         self._urls = urls
         self._http = http
-        self._has_windows = spec.aggregate is not None and spec.aggregate.window is not None
+        has_windows = spec.aggregate is not None and spec.aggregate.window is not None
+        self._of_key, self._of_all = ("windows", "windows") if has_windows else ("keys", "scan")
+        if spec.entries is not None:
+            self._of_key = self._of_all = "entries"
 
     def commands(self, key: str | None) -> Iterator[str]:
         """Yield commands to copy: a read of the key, if there is one, and reads of many keys."""
         url = self._urls[0]
         if key is not None:
-            yield f"curl {url}/v1/{'windows' if self._has_windows else 'keys'}/{quote(key, safe='')}"
+            yield f"curl {url}/v1/{self._of_key}/{quote(key, safe='')}"
         yield f"curl '{url}{self._scan}'"
-        if not self._has_windows:
+        if self._of_all == "scan":
             yield f"curl {url}/v1/count"
 
     def key_and_rows(self) -> tuple[str | None, int]:
@@ -42,4 +45,4 @@ class FirstRequests:
 
     @property
     def _scan(self) -> str:
-        return f"/v1/{'windows' if self._has_windows else 'scan'}?limit={FIRST_ROWS}"
+        return f"/v1/{self._of_all}?limit={FIRST_ROWS}"

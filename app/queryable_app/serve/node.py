@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from queryable_app.aggregates.entry_retention import EntryRetention
 from queryable_app.aggregates.merging import state_merger
 from queryable_app.aggregates.rendering import value_renderer
 from queryable_app.aggregates.session_states import session_merger
@@ -45,6 +46,7 @@ from queryable_app.serve.base.combining import merged_row, newer_row
 from queryable_app.serve.base.counters import Counters
 from queryable_app.serve.feed.control_socket import ControlSocket
 from queryable_app.serve.feed.dead_letters import DeadLetterTopic
+from queryable_app.serve.feed.entry_rows import EntryRows
 from queryable_app.serve.feed.ingest_status import IngestStatus
 from queryable_app.serve.feed.keyed_rows import KeyedRows
 from queryable_app.serve.feed.logged_changes import CHANGES_RETENTION_MS, LoggedChanges
@@ -108,6 +110,9 @@ class Node:
         """Makes one row of the two that a key has in two partitions."""
         window = None if spec.aggregate is None else spec.aggregate.window
         self.windows = None if window is None else Windows(window)
+        self.entries = None if spec.entries is None else EntryRetention(spec.entries)
+        self.has_single_rows = self.windows is None and self.entries is None
+        """Whether a key has one row, which is its value."""
         self.replicas = replicas
         self.memory = memory
         self.ingest_status = IngestStatus(since_ms=monotonic_ms())
@@ -127,8 +132,11 @@ class Node:
             Path(settings.data_dir), spec.high_water_percent, self.assigned_replicas.pause
         )
         retention_ms = None if window is None else window.retention_ms
+        if spec.entries is not None:
+            retention_ms = spec.entries.retention_ms
         changes_ms = CHANGES_RETENTION_MS if spec.changes else None
-        self.sweeper = Sweeper(replicas, spec.ttl_ms or retention_ms, self.windows, changes_ms)
+        event_time = self.windows or self.entries
+        self.sweeper = Sweeper(replicas, spec.ttl_ms or retention_ms, event_time, changes_ms)
         self._measuring: asyncio.Task[None] | None = None
 
     def _create_kafka_parts(self) -> None:
@@ -169,6 +177,8 @@ class Node:
                 view = RekeyedRows(view, replicas.source_partitions, self.windows is not None)
         elif spec.source_topic:
             view = KeyedRows(replicas.source_partitions)
+        elif self.entries is not None:
+            view = EntryRows(self.entries)
         if spec.changes:
             view = LoggedChanges(view or LatestRows())
         self.slices = Slices(replicas, self.codec, spec.on_bad_record, self.dead_letters, view)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queryable_app.config.entries import EntriesSpec
 from queryable_app.config.topic_spec import (
     Ingest,
     Read,
@@ -21,6 +22,7 @@ from queryable_app.config.topic_spec import (
 from queryable_app.config.value_schema import BASIC, TOKEN, authorization
 
 INDEX = {"name": "by-user", "field": "user", "type": "string"}
+ENTRIES = {"timeField": "at"}
 COUNT: dict[str, Any] = {"columns": [{"name": "n", "op": "count"}]}
 SMALL: dict[str, Any] = {"kafka": {"bootstrapServers": "kafka:9092"}, "topic": "users"}
 
@@ -28,6 +30,13 @@ SMALL: dict[str, Any] = {"kafka": {"bootstrapServers": "kafka:9092"}, "topic": "
 def test_small_spec_has_defaults() -> None:
     """A spec needs Kafka's addresses and the topic; every other field has a default."""
     assert parse_spec(SMALL) == TopicSpec("kafka:9092", "users")
+
+
+def test_entries() -> None:
+    """A view of entries has the path to their time, and a retention or none."""
+    spec = SMALL | {"view": {"entries": {"timeField": "meta.at", "retention": "30d"}}}
+    assert parse_spec(spec).entries == EntriesSpec("meta.at", 30 * 86_400_000)
+    assert parse_spec(SMALL | {"view": {"entries": ENTRIES}}).entries == EntriesSpec("at")
 
 
 def test_full_spec_sets_every_field() -> None:
@@ -119,6 +128,17 @@ REGISTRY = {"format": "avro", "schemaFrom": {"registryUrl": "https://registry:80
         ({"view": {"kind": "history"}}, "spec.view.kind"),
         ({"view": {"kind": "aggregate"}}, "spec.view.aggregate"),
         ({"view": {"keyBy": ["user", "user"]}}, "spec.view.keyBy"),
+        ({"view": {"entries": ENTRIES, "keyBy": ["user"]}}, "spec.view.keyBy"),
+        ({"view": {"entries": ENTRIES, "ttl": "1d"}}, "spec.view.ttl"),
+        ({"view": {"entries": ENTRIES, "changes": True}}, "spec.view.changes"),
+        ({"view": {"entries": ENTRIES, "indexes": [INDEX]}}, "spec.view.indexes"),
+        ({"view": {"entries": ENTRIES, "kind": "aggregate", "aggregate": COUNT}}, "spec.view.entries"),
+        ({"view": {"entries": ENTRIES}, "value": {"format": "string"}}, "spec.view.entries"),
+        ({"view": {"entries": {}}}, "spec.view.entries.timeField"),
+        ({"view": {"entries": {"timeField": "a..b"}}}, "spec.view.entries.timeField"),
+        ({"view": {"entries": {"timeField": ""}}}, "spec.view.entries.timeField"),
+        ({"view": {"entries": {"timeField": "at", "retention": "0d"}}}, "spec.view.entries.retention"),
+        ({"view": {"entries": {"timeField": "at", "retention": "soon"}}}, "spec.view.entries.retention"),
         ({"view": {"kind": "aggregate", "keyBy": ["user"], "aggregate": COUNT}}, "spec.view.keyBy"),
         ({"view": {"keyBy": ["user"], "ttl": "1d"}}, "spec.view.ttl"),
         ({"view": {"keyBy": ["user"]}, "read": {"ingest": True}}, "spec.read.ingest"),

@@ -125,7 +125,7 @@ public final class Checks {
       return problem;
     }
     try {
-      JsonParser parser = JSON.createParser(data, 0, data.length);
+      JsonParser parser = parser(data);
       int documents = 0;
       int depth = 0;
       while (true) {
@@ -154,6 +154,10 @@ public final class Checks {
     } catch (IOException e) {
       return "not JSON";
     }
+  }
+
+  static JsonParser parser(byte[] json) throws IOException {
+    return JSON.createParser(json, 0, json.length);
   }
 
   private static JsonFactory jsonFactory() {

@@ -27,6 +27,24 @@ public final class Decoding {
     }
   }
 
+  /** Return the problem of a value's time, in a view of entries, or null. */
+  public static final class TimeProblem implements UDF1 {
+    private static final long serialVersionUID = 1L;
+    private final TimeField field;
+
+    public TimeProblem(String field) {
+      this.field = new TimeField(field);
+    }
+
+    public Object call(Object json) {
+      try {
+        return json == null ? null : field.problem((byte[]) json);
+      } catch (IOException e) {
+        throw new UncheckedIOException(e);
+      }
+    }
+  }
+
   /** Decode the bytes of Kafka's IntegerSerializer, LongSerializer or DoubleSerializer. Return null for another width. */
   public static final class Number implements UDF1 {
     private static final long serialVersionUID = 1L;

@@ -54,6 +54,7 @@ public final class RowWriter extends ForeachWriter {
   private final boolean decoded;
   private final Contribution contribution; // null: rows hold values
   private final ValueDecoder decoder; // null: values are stored as they are
+  private final TimeField timeField; // of a view of entries, or null: rows have the time of their entry as their expiry
 
   private transient SocketChannel channel;
   private transient ByteBuffer buffer;
@@ -79,9 +80,10 @@ public final class RowWriter extends ForeachWriter {
    * @param decoded    the rows come out of the user's SQL, which has checked them
    * @param contribution encodes the rows of an aggregate view, which are also decoded; null: rows hold values
    * @param decoder    makes the JSON that is stored out of values with a schema, unless `decoded`; null: values have none
+   * @param timeField  finds the time of an entry in the JSON that is stored; null: the view has no entries
    */
   public RowWriter(String socketPath, long generation, int partitions, String keyFormat, String valueFormat, long ttlMs,
-      boolean decoded, Contribution contribution, ValueDecoder decoder) {
+      boolean decoded, Contribution contribution, ValueDecoder decoder, TimeField timeField) {
     this.socketPath = socketPath;
     this.generation = generation;
     this.partitions = partitions;
@@ -91,6 +93,7 @@ public final class RowWriter extends ForeachWriter {
     this.decoded = decoded;
     this.contribution = contribution;
     this.decoder = decoder;
+    this.timeField = timeField;
   }
 
   public boolean open(long partitionId, long epochId) {
@@ -213,18 +216,22 @@ public final class RowWriter extends ForeachWriter {
       return;
     }
     byte[] key = (byte[]) row.get(3);
-    byte[] value = row.isNullAt(4) ? null : (byte[]) row.get(4);
+    byte[] given = row.isNullAt(4) ? null : (byte[]) row.get(4);
+    byte[] value = given;
+    long expiry = 0;
     String problem = decoded ? (row.isNullAt(6) ? null : row.getString(6)) : Checks.problem(keyFormat, key, valueFormat, value);
-    if (decoder != null && !decoded && problem == null && value != null) {
+    if (problem == null && value != null) {
       try {
-        value = decoder.decode(value);
+        value = decoder != null && !decoded ? decoder.decode(value) : value;
+        expiry = timeField != null ? timeField.of(value) ^ Long.MIN_VALUE : ttlMs == 0 ? 0 : expiry(timestampMs);
       } catch (Undecodable e) {
         problem = "value: " + e.getMessage();
+        value = given;
       }
     }
     boolean isDropped = decoded && row.getBoolean(5);
     if (problem == null) {
-      boolean empty = contribution != null && isDropped; // it adds nothing to its group
+      boolean empty = (contribution != null || timeField != null) && isDropped; // it adds nothing to its key
       int stored = empty ? 0 : ROW_HEADER + contentLength(row, value);
       makeRoom(key.length + stored);
       cover(row.getInt(0), offset, timestampMs);
@@ -234,7 +241,7 @@ public final class RowWriter extends ForeachWriter {
         boolean tombstone = contribution == null && value == null;
         buffer.order(ByteOrder.BIG_ENDIAN);
         buffer.put(tombstone ? TOMBSTONE : (byte) 0).putLong(offset).putLong(timestampMs);
-        buffer.putLong(tombstone || ttlMs == 0 ? 0 : expiry(timestampMs));
+        buffer.putLong(expiry);
         if (contribution != null) {
           contribution.put(buffer);
         } else if (value != null) {

@@ -8,6 +8,7 @@ from fastapi.routing import APIRoute
 from queryable_app.serve.api import (
     changes,
     checkpoints,
+    entries,
     indexes,
     internal,
     key_filter,
@@ -22,6 +23,7 @@ from queryable_app.serve.api import (
 from queryable_app.serve.api.guard import Guard, router_error_handlers
 from queryable_app.serve.api.openapi import PROBLEMS
 from queryable_app.serve.node import Node
+from queryable_app.serve.reads.entry_rows import EntryRows
 from queryable_app.serve.reads.point import Reads
 from queryable_app.serve.reads.window_rows import WindowRows
 
@@ -40,11 +42,12 @@ def create_app(node: Node) -> FastAPI:
     """Return the application that uvicorn serves behind the protocol of `fast_lane.protocol_class`."""
     reads = Reads(node)
     rows = window_rows(node)
-    keyed = (
-        [module.routes(node, reads) for module in (keys, multi_get, scans, key_filter)]
-        if rows is None
-        else [windows.routes(node, reads, rows)]
-    )
+    if rows is not None:
+        keyed = [windows.routes(node, reads, rows)]
+    elif node.entries is not None:
+        keyed = [entries.routes(node, reads, EntryRows(node.codec, node.entries, node.render))]
+    else:
+        keyed = [module.routes(node, reads) for module in (keys, multi_get, scans, key_filter)]
     if node.replicas.indexes is not None:
         keyed.append(indexes.routes(node, reads, node.replicas.indexes))
     public = [*keyed, *(module.routes(node, reads) for module in (records, node_info))]
@@ -67,6 +70,7 @@ def create_app(node: Node) -> FastAPI:
                 **windows.failures_elsewhere(rows is not None),
                 **changes.failures_elsewhere(node.spec.changes),
                 **indexes.failures_elsewhere(node.replicas.indexes is not None, rows is not None),
+                **entries.failures_elsewhere(node.entries is not None),
             },
         ),
     )

@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from queryable_app.aggregates.clock import NO_TIME_MS
+from queryable_app.aggregates.entry_retention import EntryRetention
 from queryable_app.aggregates.windows import Windows
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.policy.freshness import lag_ms, lag_records
@@ -248,24 +249,34 @@ class _NodeCollector(Collector):
                 records.add_metric([str(replica.partition), kind], getattr(replica.state, kind))
         yield records
         if self._node.windows is not None:
-            yield from self._windows(self._node.windows)
+            late = "Records that came after all of their windows were final, and are in none."
+            about = (
+                "Event time before which every window is final; no sample until ten records have been read."
+            )
+            yield from self._event_time(self._node.windows, late, about)
+        if self._node.entries is not None:
+            late = "Records that were older than the retention when they came, and have no entry."
+            about = (
+                "Event time of the oldest entry that is retained; no sample until ten records have been read."
+            )
+            yield from self._event_time(self._node.entries, late, about)
 
-    def _windows(self, windows: Windows) -> Iterator[Metric]:
+    def _event_time(self, windows: Windows | EntryRetention, late: str, about: str) -> Iterator[Metric]:
         replicas = self._node.replicas.by_partition.values()
         yield _counters(
             "qt_late_records",
-            "Records that came after all of their windows were final, and are in none.",
+            late,
             "partition",
             ((str(replica.partition), replica.late_records) for replica in replicas),
         )
         yield _gauges(
             "qt_watermark_seconds",
-            "Event time before which every window is final; no sample until ten records have been read.",
+            about,
             "partition",
             (
-                (replica.partition, windows.watermark(replica.max_event_ms) / 1000)
+                (replica.partition, watermark / 1000)
                 for replica in replicas
-                if replica.max_event_ms != NO_TIME_MS
+                if (watermark := windows.watermark(replica.max_event_ms)) > NO_TIME_MS
             ),
         )
 

@@ -69,6 +69,8 @@ _WINDOW: Final = _object(
     },
     keyEncoding=_ENCODING,
 )
+_ENTRY: Final = _object({"key": _KEY, "time": _TIME, "value": _ANY, **_WHERE}, keyEncoding=_ENCODING)
+_ENTRIES_PAGE: Final = _object({"items": _list_of(_ENTRY), "cursor": _CURSOR, **_COVERAGE})
 _CHANGE: Final = _object(
     {"key": _KEY, "value": _ANY, **_WHERE}, keyEncoding=_ENCODING, deleted={"const": True}
 )
@@ -144,6 +146,12 @@ WINDOWS: Final[Responses] = {
     200: {
         "description": "A page of windows, or a stream with one window a line.",
         "content": {JSON: {"schema": _WINDOWS_PAGE}, NDJSON: {"schema": _WINDOW}},
+    }
+}
+ENTRIES: Final[Responses] = {
+    200: {
+        "description": "A page of entries, or a stream with one entry a line.",
+        "content": {JSON: {"schema": _ENTRIES_PAGE}, NDJSON: {"schema": _ENTRY}},
     }
 }
 TOP: Final[Responses] = {200: _answer("The best windows, the best one first.", _TOP)}
@@ -287,6 +295,15 @@ WINDOW_TIMES: Final[dict[str, tuple[str, Schema]]] = {
     "order": ("The order of keys and starts.", {"type": "string", "enum": ["asc", "desc"], "default": "asc"}),
 }
 """How reads of windows understand parameters that other reads have too."""
+ENTRY_TIMES: Final[dict[str, tuple[str, Schema]]] = {
+    "from": ("The earliest time of an entry: ISO 8601, or milliseconds since 1970.", _TEXT),
+    "to": ("The first time after those: ISO 8601, or milliseconds since 1970.", _TEXT),
+    "order": (
+        "The order of the times, and of the keys.",
+        {"type": "string", "enum": ["asc", "desc"], "default": "asc"},
+    ),
+}
+"""How reads of entries understand parameters that other reads have too."""
 INDEX_VALUES: Final[dict[str, tuple[str, Schema]]] = {
     "eq": ("The indexed value, as text.", _TEXT),
     "from": ("The first indexed value.", _TEXT),

@@ -22,7 +22,7 @@ from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.base.step_budget import ITEM_BYTES, StepBudget
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.point import Reads
-from queryable_app.wire.http_text import Answer, as_bytes, choice, parse_options, parse_query
+from queryable_app.wire.http_text import Answer, as_bytes, choice, parse_options, parse_query, single
 from queryable_app.wire.json_text import (
     DEPTH_MAX,
     BadJson,
@@ -33,6 +33,7 @@ from queryable_app.wire.json_text import (
     too_deep,
 )
 from queryable_app.wire.serde import KeyCodec
+from queryable_app.wire.times import parse_time
 
 T = TypeVar("T")
 
@@ -49,8 +50,9 @@ INTERNAL_VALUES_MAX: Final = 200_000
 _PORTION_BYTES: Final = 64 * 1024
 SMALL_BODY_BYTES: Final = 64 * 1024
 """Up to this size a body counts neither against the node's budget for bodies nor as a large body."""
-_KEYED_PATHS: Final = ((b"v1", b"keys"), (b"v1", b"prefix"), (b"v1", b"records"))
+_KEYED_PATHS: Final = ((b"v1", b"keys"), (b"v1", b"prefix"), (b"v1", b"records"), (b"v1", b"entries"))
 _WINDOWS_PATH: Final = (b"v1", b"windows")
+_TIME_ADVICE: Final = "write it like 2026-11-22T10:00:00Z, or as milliseconds since 1970"
 
 Parameters = dict[str, list[str]]
 
@@ -136,6 +138,24 @@ def key_parameter(values: Parameters, name: str, codec: KeyCodec) -> bytes | Non
     except Failure as failure:
         failure.detail = failure.detail.replace("key:", f"{name}:", 1)
         raise
+
+
+def time_parameters(values: Parameters) -> tuple[int | None, int | None]:
+    """Return the times `from` and `to` in milliseconds; None: not given. Refuse those that are the wrong way round."""
+    first, after = single(values, "from"), single(values, "to")
+    first_ms = None if first is None else parse_moment("from", first)
+    after_ms = None if after is None else parse_moment("to", after)
+    if first_ms is not None and after_ms is not None and after_ms < first_ms:
+        raise invalid("to", "comes before `from`", "swap them; order=desc gives the newest first")
+    return first_ms, after_ms
+
+
+def parse_moment(field: str, text: str, more_advice: str = "") -> int:
+    """Return a time in milliseconds."""
+    time_ms = parse_time(text)
+    if time_ms is None:
+        raise invalid(field, f"{shown(text)} is not a time", _TIME_ADVICE + more_advice)
+    return time_ms
 
 
 def read_options(request: Request, values: Parameters, reads: Reads) -> tuple[ReadOptions, float]:

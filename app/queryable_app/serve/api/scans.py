@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -34,6 +34,7 @@ from queryable_app.serve.reads.covered_reads import count_covered, covered_rows
 from queryable_app.serve.reads.index_reads import IndexReader
 from queryable_app.serve.reads.point import Reads
 from queryable_app.serve.reads.rendering_steps import in_rendering_steps
+from queryable_app.serve.reads.replica_progress import ReplicaProgress
 from queryable_app.serve.reads.row_selection import SELECTION, parse_row_selection
 from queryable_app.serve.reads.scans import (
     BATCH_ROWS,
@@ -48,9 +49,9 @@ from queryable_app.serve.reads.scans import (
     to_lines,
     to_text,
 )
-from queryable_app.serve.reads.window_rows import WindowRows
 from queryable_app.wire.cursors import Cursor, Order, decode_cursor
 from queryable_app.wire.http_text import JSON, NDJSON, body_answer, choice, negotiate, single, whole_number
+from queryable_app.wire.projection import Projection
 
 _PAGE_ROWS: Final = 100  # unless the request has a limit
 _STREAM_ROWS_MAX: Final = 10**12
@@ -101,6 +102,20 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     return router
 
 
+class TimedRows(Protocol):
+    """Write the rows of a view whose keys have a row for each of several times: windows, or entries."""
+
+    def lines(
+        self, progress: Sequence[ReplicaProgress], scattered: bool, fields: Projection | None = None
+    ) -> ToLines:
+        """Return a function from rows of these replicas to JSON objects."""
+
+    def text(
+        self, progress: Sequence[ReplicaProgress], scattered: bool, fields: Projection | None = None
+    ) -> ToText:
+        """Return a function from rows of these replicas to lines of JSON, and the number of lines."""
+
+
 class RowRequest:
     """Parse one request for rows, and answer it with a page or a stream."""
 
@@ -112,13 +127,13 @@ class RowRequest:
         bounds: Bounds,
         scope: str,
         record_key: bytes | None = None,
-        windows: WindowRows | None = None,
+        timed: TimedRows | None = None,
         index: IndexReader | None = None,
     ) -> None:
         self._reads = reads
         self._index = index
         self._record_key = record_key  # None: the rows of all keys
-        self._windows = windows
+        self._timed = timed
         self._request = request
         self._selection = parse_row_selection(values)
         self._scope = self._selection.scope(scope)  # what a cursor belongs to
@@ -204,8 +219,8 @@ class RowRequest:
         return self._reads.partitions_of(self._record_key, self._options)
 
     def _to_lines(self, covered: Coverage) -> ToLines:
-        if self._windows is not None:
-            return self._windows.lines(
+        if self._timed is not None:
+            return self._timed.lines(
                 covered.progress, self._reads.partitioning.scattered, self._selection.fields
             )
         node = self._reads.node
@@ -215,8 +230,8 @@ class RowRequest:
         return to_lines(node.codec, render)
 
     def _to_text(self, covered: Coverage) -> ToText:
-        if self._windows is not None:
-            return self._windows.text(
+        if self._timed is not None:
+            return self._timed.text(
                 covered.progress, self._reads.partitioning.scattered, self._selection.fields
             )
         node = self._reads.node

@@ -6,6 +6,7 @@ from time import monotonic, time_ns
 from typing import Any, Final
 
 from queryable_app.aggregates.clock import NO_TIME_MS
+from queryable_app.aggregates.entry_retention import EntryRetention
 from queryable_app.aggregates.windows import Windows
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.policy.freshness import lag_ms, lag_records, next_offset
@@ -132,7 +133,7 @@ def _replica_status(node: Node, replica: Replica, now_ms: int) -> dict[str, Any]
         "mismatches": counts_by_algorithm(state.mismatches),
         "estimatedKeys": replica.store.keys.count(now_ms) if replica.opened else None,
         "sizeBytes": replica.store.size_bytes() if replica.opened else 0,
-        **({} if node.windows is None else _event_time(node.windows, replica)),
+        **_event_time(node.windows or node.entries, replica),
         **({} if node.replicas.indexes is None else {"indexes": _index_counts(replica)}),
     }
 
@@ -143,13 +144,16 @@ def _index_counts(replica: Replica) -> dict[str, dict[str, int]]:
     return {name: {"entries": entries, "mistyped": mistyped} for name, (entries, mistyped) in counts.items()}
 
 
-def _event_time(windows: Windows, replica: Replica) -> dict[str, Any]:
-    """Return the time before which every window is final, and how many records came too late for theirs."""
-    shown = replica.max_event_ms != NO_TIME_MS
+def _event_time(windows: Windows | EntryRetention | None, replica: Replica) -> dict[str, Any]:
+    """Return the time before which every window is final, or that of the oldest entry that is retained, and how many records
+    came too late. A view with neither has none."""
+    if windows is None:
+        return {}
+    watermark = windows.watermark(replica.max_event_ms)
     return {
-        "watermark": to_iso(windows.watermark(replica.max_event_ms)) if shown else None,
+        "watermark": to_iso(watermark) if watermark > NO_TIME_MS else None,
         "lateRecords": replica.late_records,
-        **_source_times(windows, replica),
+        **(_source_times(windows, replica) if isinstance(windows, Windows) else {}),
     }
 
 

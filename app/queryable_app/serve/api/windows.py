@@ -17,7 +17,7 @@ from starlette.responses import Response
 from queryable_app.aggregates.clock import TIME_MAX_MS, TIME_MIN_MS
 from queryable_app.aggregates.window_keys import START_MAX_MS, START_MIN_MS, first_key, key_after, window_key
 from queryable_app.aggregates.windows import Windows
-from queryable_app.errors import Failure, Reason, invalid, shown
+from queryable_app.errors import Failure, Reason
 from queryable_app.serve.api.openapi import (
     MANY_OPTIONS,
     POINT_OPTIONS,
@@ -36,7 +36,9 @@ from queryable_app.serve.api.request import (
     answer_reservation,
     key_in_path,
     multi_read_options,
+    parse_moment,
     parse_parameters,
+    time_parameters,
     to_response,
 )
 from queryable_app.serve.api.scans import RowRequest
@@ -56,7 +58,6 @@ _LIST: Final = ("from", "to", *SELECTION, "limit", "order", "cursor", "key-encod
 _TOP: Final = ("by", "k", "order", "from", "to")
 _TOP_ROWS: Final = 10  # unless the request says
 _STARTS_SHOWN_MAX: Final = 3
-_TIME_ADVICE: Final = "write it like 2026-11-22T10:00:00Z, or as milliseconds since 1970"
 
 OTHER_PATHS: Final = (
     "/v1/keys",
@@ -86,7 +87,7 @@ def routes(node: Node, reads: Reads, windows: WindowRows) -> APIRouter:
         first, after = times
         whole = (first, after) == (START_MIN_MS, START_MAX_MS + 1)
         bounds = Bounds(starts=None if whole else times)
-        return await RowRequest(reads, request, values, bounds, f"windows {times}", windows=windows).respond()
+        return await RowRequest(reads, request, values, bounds, f"windows {times}", timed=windows).respond()
 
     @router.get(
         "/v1/windows/{key}",
@@ -113,7 +114,7 @@ def routes(node: Node, reads: Reads, windows: WindowRows) -> APIRouter:
         negotiate(accept_header(request), (JSON,))
         record_key = key_in_path(request, values, node.codec)
         raw_start: bytes = request.scope[RAW_START]
-        start_ms = _time("start", raw_start.decode("latin-1"), "; write a slash in a key as %2F")
+        start_ms = parse_moment("start", raw_start.decode("latin-1"), "; write a slash in a key as %2F")
         return await _one(reads, request, values, windows, record_key, start_ms)
 
     @router.get(
@@ -225,19 +226,11 @@ def _bounds(group: bytes, first_ms: int, after_ms: int) -> Bounds:
 
 def _times(values: Parameters) -> tuple[int, int]:
     """Return the parameters `from` and `to`: the first start, and the first after the last."""
-    first, after = single(values, "from"), single(values, "to")
-    first_ms = START_MIN_MS if first is None else _time("from", first)
-    after_ms = START_MAX_MS + 1 if after is None else _time("to", after)
-    if after_ms < first_ms:
-        raise invalid("to", "comes before `from`", "swap them; order=desc gives the newest windows first")
-    return first_ms, after_ms
-
-
-def _time(field: str, text: str, more_advice: str = "") -> int:
-    time_ms = parse_time(text)
-    if time_ms is None:
-        raise invalid(field, f"{shown(text)} is not a time", _TIME_ADVICE + more_advice)
-    return time_ms
+    first_ms, after_ms = time_parameters(values)
+    return (
+        START_MIN_MS if first_ms is None else first_ms,
+        START_MAX_MS + 1 if after_ms is None else after_ms,
+    )
 
 
 def failures_elsewhere(has_windows: bool) -> Mapping[str, Failure]:

@@ -73,6 +73,8 @@ class Changes(NamedTuple):
     """How many of the rows change nothing: markers and duplicates of a rekeyed view."""
     entries: Iterable[tuple[bytes, bytes | None]] = ()
     """What changes behind the rows of a latest-value view under another key."""
+    deleted_ranges: Iterable[tuple[bytes, bytes]] = ()
+    """Ranges of stored keys, each without its end, whose rows are deleted before the others change."""
 
 
 class View(Protocol):
@@ -192,6 +194,7 @@ class Slices:
             changes.clock,
             changes.sources,
             changes.entries,
+            changes.deleted_ranges,
         )
 
     def _apply_row_by_row(self, replica: Replica, header: SliceHeader, parts: Sequence[Part]) -> None:
@@ -230,6 +233,7 @@ class Slices:
             changes.clock,
             changes.sources,
             changes.entries,
+            changes.deleted_ranges,
         )
         if stopped and last_bad is not None and replica.writable:
             replica.fail(

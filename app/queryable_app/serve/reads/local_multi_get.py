@@ -38,9 +38,9 @@ class LocalMultiGets:
         self._reads = reads
         self._codec = reads.node.codec
         self._render = reads.node.render
-        # A view with windows has no multi-gets; the router says so.
-        windowed = reads.node.windows is not None
-        self._keys_max = 0 if windowed else min(KEYS_BETWEEN_YIELDS, reads.node.settings.multi_get_keys_max)
+        # A view with windows or entries has no multi-gets; the router says so.
+        most = min(KEYS_BETWEEN_YIELDS, reads.node.settings.multi_get_keys_max)
+        self._keys_max = most if reads.node.has_single_rows else 0
 
     def answer(self, body: bytes) -> Answer | None:
         """Return the answer to a body of at most `BODY_BYTES_MAX` bytes, or None if it needs more than is done here."""

@@ -90,8 +90,8 @@ class Reads:
         consistency = Consistency(read.consistency)
         bound = read.max_lag_ms if consistency is Consistency.BOUNDED else None
         self.defaults = ReadOptions(consistency, max_lag_ms=bound)
-        # A view with windows has no single value of a key; the router says so.
-        self.plain_reads_wait = consistency is Consistency.STRONG or self.node.windows is not None
+        # A view with windows or entries has no single value of a key; the router says so.
+        self.plain_reads_wait = consistency is Consistency.STRONG or not self.node.has_single_rows
         self.answers_at_once = not (self.plain_reads_wait or self.node.draining)
         self._cache.clear()  # its refusals follow from the defaults
 

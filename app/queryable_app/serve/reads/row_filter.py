@@ -41,7 +41,7 @@ class RowFilter:
     factor: int
     """How much more a byte costs here than one that is copied."""
     rows_expire: bool
-    """Whether the expiry of a row is a time of the clock. That of a window is not."""
+    """Whether the expiry of a row is a time of the clock. That of a window or an entry is not."""
 
     def matches(self, stored: bytes, now_ms: int) -> bool:
         flags, _, _, expiry_ms = ROW_HEADER.unpack_from(stored)
@@ -93,7 +93,7 @@ def row_filter(node: Node, where: Where | None) -> RowFilter | None:
     spec = node.spec.aggregate
     factor = PARSING_FACTOR if spec is None else RENDERING_FACTOR
     if spec is None or node.windows is None or not node.windows.gap_ms:
-        return RowFilter(where, node.render, factor, node.windows is None)
+        return RowFilter(where, node.render, factor, node.has_single_rows)
     render, sessions = state_renderer(spec), spec
     return RowFilter(
         where, lambda stored: render(state_of_session(sessions, stored)), factor, rows_expire=False

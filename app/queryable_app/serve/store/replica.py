@@ -183,13 +183,15 @@ class Replica:
         clock: Clock | None = None,
         sources: SourcePositions | None = None,
         entries: Iterable[tuple[bytes, bytes | None]] = (),
+        deleted_ranges: Iterable[tuple[bytes, bytes]] = (),
     ) -> None:
         """Write rows with their state, then wake the reads that wait for the position. If the write fails, only this replica
         stops; nothing is raised. `clock` and `sources` replace the event time and the source positions; `entries` are those
         behind the rows."""
+        changes = (deletes, clock, sources, entries, deleted_ranges)
         if not state.complete and self._reaches_end(state, sources):
             state = replace(state, complete=True)
-        if self.write(lambda store: store.apply(puts, state, last_bad, deletes, clock, sources, entries)):
+        if self.write(lambda store: store.apply(puts, state, last_bad, *changes)):
             self._position_changed()
 
     def _reaches_end(self, state: ReplicaState, sources: SourcePositions | None) -> bool:

@@ -201,14 +201,19 @@ class Store:
         clock: Clock | None = None,
         sources: SourcePositions | None = None,
         entries: Iterable[tuple[bytes, bytes | None]] = (),
+        deleted_ranges: Iterable[tuple[bytes, bytes]] = (),
     ) -> None:
         """Write rows and the matching state in one batch: `deletes`, then `puts`, and what else of the state has changed.
 
-        `entries` are those behind the rows of a latest-value view under another key; None deletes one."""
+        `entries` are those behind the rows of a latest-value view under another key; None deletes one. `deleted_ranges` are of
+        keys, each without its end. They come first, and only a store without indexes takes them."""
         batch = WriteBatch(raw_mode=True)
         if self._index_family is not None:
             puts, deletes = list(puts), list(deletes)
             self._stage_index(batch, puts, deletes)
+        for start, stop in deleted_ranges:
+            batch.delete_range(start, stop)
+            self.keys = KeySample(whole=False)  # until the next walk
         for key in deletes:
             batch.delete(key)
             self.keys.forget(key)

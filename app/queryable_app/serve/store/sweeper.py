@@ -4,7 +4,8 @@ Strategy: a pass walks every store in steps of at most 2 ms and rests nine times
 of the event loop. A step deletes rows without yielding to the loop, so no newer row of a key can arrive between the check and the
 delete. After a pass that deleted many rows, a thread compacts the range and frees the space.
 
-Windows expire by the event time of their partition, so that a replica that hydrates late deletes no window that still counts.
+Windows and entries expire by the event time of their partition, so that a replica that hydrates late deletes none that still
+counts.
 
 A pass sees every key. So right after a store was opened, one pass completes the estimate of its keys.
 
@@ -16,10 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final
+from typing import Final, Protocol
 from weakref import WeakSet
 
-from queryable_app.aggregates.windows import Windows
 from queryable_app.errors import Failure
 from queryable_app.serve.base.background import Background, guarded
 from queryable_app.serve.store.replica import Replica
@@ -37,6 +37,16 @@ _PASS_SECONDS_MIN: Final = 1.0
 _PASS_SECONDS_MAX: Final = 600.0
 
 
+class EventTimeExpiry(Protocol):
+    """Decide which rows have expired by the event time of their partition, not by the machine's clock."""
+
+    def watermark(self, max_event_ms: int) -> int:
+        """Return the watermark, given the time that the partition's clock shows."""
+
+    def live_from(self, watermark: int) -> int:
+        """Return the least expiry of a row that is still readable."""
+
+
 class Sweeper(Background):
     """Sweep all replicas from `start` to `stop`."""
 
@@ -44,13 +54,14 @@ class Sweeper(Background):
         self,
         replicas: Replicas,
         ttl_ms: int | None,
-        windows: Windows | None = None,
+        event_time: EventTimeExpiry | None = None,
         changes_ms: int | None = None,
     ) -> None:
-        """`ttl_ms` is the time to live of rows, or how long windows are retained; None: rows do not expire. `changes_ms` is how
-        long changes stay in the log; None: the view has none."""
+        """`ttl_ms` is the time to live of rows, or how long windows or entries are retained; None: rows do not expire.
+        `event_time` says when windows and entries have expired. `changes_ms` is how long changes stay in the log; None: the view
+        has none."""
         self._replicas = replicas
-        self._windows = windows
+        self._event_time = event_time
         self._changes_ms = changes_ms
         # Expired rows are invisible at once. Their space may stay for another quarter of their time to live.
         wanted = _PASS_SECONDS_MAX if ttl_ms is None else ttl_ms / 4000
@@ -115,14 +126,8 @@ class Sweeper(Background):
     def delete_dead_rows(self, replica: Replica, start: bytes) -> tuple[list[bytes], bytes | None]:
         """Delete dead rows from `start` on. Return their keys and the next key to look at, or None at the end."""
         store, now_ms = replica.store, time.time_ns() // 1_000_000
-        windows = self._windows
-        live_from = (
-            now_ms + 1
-            if windows is None
-            else windows.live_from(
-                windows.watermark(replica.max_event_ms)
-            )  # the event time of this partition
-        )
+        times = self._event_time
+        live_from = now_ms + 1 if times is None else times.live_from(times.watermark(replica.max_event_ms))
         tombstones_before_ms = 0 if self._replicas.partitioning.scattered else now_ms - TOMBSTONE_RETENTION_MS
         deadline = time.monotonic() + STEP_SECONDS
         dead: list[bytes] = []

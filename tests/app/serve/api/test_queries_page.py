@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ import httpx
 import pytest
 import yaml
 
+from queryable_app.wire.times import parse_time
+from tests.support.entries import Record, row_of, view
 from tests.support.served import Served, served
 
 PAGE = (Path(__file__).parents[4] / "docs" / "queries.md").read_text()
@@ -56,6 +59,30 @@ def test_example_has_the_answer_that_the_page_shows(node: Served, example: str) 
         assert answer_lines(http, path, parameters) == expected
 
 
+@pytest.fixture(scope="module")
+def readings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Run a node with the readings of the page, as the writer sends them."""
+    with served(tmp_path_factory.mktemp("entries"), partitions=1, view=view()) as running:
+        for offset, line in enumerate(blocks("readings")[0].splitlines()):
+            key, value = line.split(" ", 1)
+            time_ms = parse_time(str(json.loads(value)["at"]))
+            assert time_ms is not None
+            running.put_slice(row_of(offset, Record(key.encode(), time_ms, value.encode())))
+        yield running
+
+
+@pytest.mark.parametrize("example", blocks("entries"), ids=lambda text: text.splitlines()[0])
+def test_example_has_the_entries_that_the_page_shows(readings: Served, example: str) -> None:
+    """A request for entries of the page gets the times and values below it."""
+    request, *expected = example.splitlines()
+    path, _, query = request.removeprefix("GET ").partition("?")
+    parameters = dict(pair.split("=", 1) for pair in query.split("&"))
+    with readings.client() as http:
+        lines = http.get(path, params=parameters, headers={"accept": "application/x-ndjson"}).text
+    items = re.findall(r'^{"key":".*?","time":"(.*?)","value":(.*),"partition":.*}$', lines, re.MULTILINE)
+    assert [f"{time} {value}" for time, value in items] == expected
+
+
 def test_page_has_examples() -> None:
-    """The page has as many examples as the test finds."""
-    assert len(blocks("example")) == PAGE.count("\nGET /v1") >= 9
+    """The page has as many examples as the tests find."""
+    assert len(blocks("example")) + len(blocks("entries")) == PAGE.count("\nGET /v1") >= 9
