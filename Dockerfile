@@ -58,7 +58,7 @@ RUN --mount=type=secret,id=ivy-settings --mount=type=secret,id=java-cacerts \
  && if [ -e /run/secrets/ivy-settings ]; then export QT_IVY_SETTINGS=/run/secrets/ivy-settings; fi \
  && if [ -e /run/secrets/java-cacerts ]; then \
       export JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=/run/secrets/java-cacerts; fi \
- && python -c "from queryable_app.platform import jars; jars.connector_jars(jars.cache_dir('$QT_CACHE_DIR'))" \
+ && python -c "from queryable_app.platform import jars; jars.ingest_jars(jars.cache_dir('$QT_CACHE_DIR'))" \
  && rm -rf "$QT_CACHE_DIR/ivy" "$QT_CACHE_DIR"/.*.lock \
  && touch --date=@1577836800 "$QT_CACHE_DIR"/*/*.jar
 

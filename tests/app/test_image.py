@@ -54,7 +54,7 @@ def test_jar_with_a_fractional_time_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An image keeps no fraction of a second, and the JVM ignores a class archive whose jar has another time."""
-    connector = jars.connector_jars(jars.cache_dir(os.environ.get("QT_CACHE_DIR", "")))
+    connector = jars.ingest_jars(jars.cache_dir(os.environ.get("QT_CACHE_DIR", "")))
     for jar in connector:
         (tmp_path / jar.parent.name).mkdir(exist_ok=True)
         shutil.copy(jar, tmp_path / jar.parent.name)

@@ -22,7 +22,7 @@ def test_avro_with_a_schema_in_the_resource(kafka: Any, tmp_path: Path) -> None:
     document = example("user-profiles.yaml", kafka.bootstrap)
     topic = document["spec"]["topic"]
     schema = parse_avro_schema(document["spec"]["value"]["schemaFrom"]["inline"])
-    shown, shown_in_avro = re.findall(r"```json\n(.*)\n```", PAGE)
+    shown, _, shown_in_avro = re.findall(r"```json\n(.*)\n```", PAGE)
     topics.create(kafka.bootstrap, topic, 1)
     topics.produce(
         kafka.bootstrap,

@@ -22,7 +22,7 @@ from queryable_app.config.value_schema import SchemaSource, parse_schema_source,
 from queryable_app.config.writes import Writes, parse_writes
 
 KeyFormat = Literal["string", "int", "long", "double", "uuid", "bytes", "json"]
-ValueFormat = Literal["json", "string", "int", "long", "double", "uuid", "bytes", "avro"]
+ValueFormat = Literal["json", "string", "int", "long", "double", "uuid", "bytes", "avro", "protobuf"]
 StoredFormat = ValueFormat | Literal["aggregate"]
 OnBadRecord = Literal["Skip", "Fail", "DeadLetter"]
 OnDataLoss = Literal["Fail", "Rebuild"]
@@ -75,7 +75,7 @@ class TopicSpec:
     value_format: ValueFormat = "json"
     value_schema: str | None = None
     schema_source: SchemaSource | None = None
-    """Where the schema of Avro values comes from. None: the format has none."""
+    """Where the schema of values comes from. None: the format has none."""
     registry_config: Mapping[str, str] = field(default_factory=dict, repr=False)  # a password
     on_bad_record: OnBadRecord = "Skip"
     partitioner: PartitionerName = "auto"
@@ -127,7 +127,7 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
     kafka_config, registry_config = split_settings(config)
     sql, view = spec.get("transform", {}).get("sql"), spec.get("view", {})
     aggregate = parse_view_aggregate(view)
-    value_is_json = value_format in ("json", "avro") or sql is not None
+    value_is_json = value_format in ("json", "avro", "protobuf") or sql is not None
     replicas, standby_replicas = _node_counts(spec)
     parsed = TopicSpec(
         bootstrap_servers=spec["kafka"]["bootstrapServers"],
@@ -158,6 +158,11 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
     if parsed.aggregate is not None and parsed.aggregate.group_by:
         _check_groups(parsed, parsed.aggregate)
         _check_rekeyed(parsed, "groups by other columns")
+    if parsed.read.ingest and value_format == "protobuf":
+        raise SpecError(
+            "spec.read.ingest: a view of protobuf values takes no writes in this version; "
+            "leave the field out, and write with your producer"
+        )
     if parsed.read.ingest and parsed.schema_source is not None and parsed.schema_source.registry_url:
         raise SpecError(
             "spec.read.ingest: a view whose schemas are in a registry takes no writes in this version, since a record "
@@ -245,7 +250,8 @@ def _value(value: Mapping[str, Any]) -> tuple[ValueFormat, str | None]:
     schema = value.get("schema")
     if schema and format != "json":
         raise SpecError(
-            f"spec.value.schema: only JSON values have one, and spec.value.format is {format!r}; avro takes schemaFrom"
+            f"spec.value.schema: only JSON values have one, and spec.value.format is {format!r}; "
+            "avro and protobuf take schemaFrom"
         )
     return format, schema
 

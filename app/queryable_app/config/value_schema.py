@@ -1,11 +1,12 @@
-"""Parse `spec.value.schemaFrom`: where the schema of Avro values comes from."""
+"""Parse `spec.value.schemaFrom`: where the schema of Avro or Protobuf values comes from."""
 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from queryable_app.config.avro_schema import SchemaTextError, parse_avro_schema
@@ -18,6 +19,8 @@ BASIC: Final = f"{REGISTRY_SETTINGS}basic.auth.user.info"
 TOKEN: Final = f"{REGISTRY_SETTINGS}bearer.auth.token"
 _TEXT_CHARACTERS_MAX: Final = 65_536  # as in the CRD; a ConfigMap may hold more
 _PATH: Final = "spec.value.schemaFrom"
+_MESSAGE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+SchemaFormat = Literal["avro", "protobuf"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,43 +31,57 @@ class SchemaSource:
     registry_url: str = ""
     """The registry of the schemas that records were written with. Empty: they were written with `text`."""
 
+    format: SchemaFormat = "avro"
+    message: str = ""
+    """The full name of the Protobuf message that each record is. Empty: the only one of `text`, or any of a registry."""
+
 
 def parse_schema_source(value: Mapping[str, Any], format: str) -> SchemaSource | None:
     """Return where the schema comes from; None for a format without one."""
     given = value.get("schemaFrom")
-    if format != "avro":
+    known: SchemaFormat | None = "avro" if format == "avro" else "protobuf" if format == "protobuf" else None
+    if known is None:
         if given:
             raise SpecError(
-                f"{_PATH}: only avro values have one in this version, and spec.value.format is {format!r}; "
+                f"{_PATH}: only avro and protobuf values have one in this version, and spec.value.format is {format!r}; "
                 "describe JSON values with spec.value.schema"
             )
         return None
     if not given:
-        raise SpecError(f"{_PATH}: avro values need one; give inline, configMapRef or registryUrl")
+        raise SpecError(f"{_PATH}: {format} values need one; give inline, configMapRef or registryUrl")
     if reference := given.get("configMapRef"):  # the operator puts the text into its place
         raise SpecError(
             f"{_PATH}.configMapRef: the ConfigMap {reference['name']} with the key {reference['key']} cannot be read; "
             f"create it, or put its text into {_PATH}.inline"
         )
-    text, url = given.get("inline", ""), given.get("registryUrl", "")
+    text, url, message = given.get("inline", ""), given.get("registryUrl", ""), given.get("message", "")
     if not text and not url:
         raise SpecError(f"{_PATH}: give inline, configMapRef or registryUrl")
     if text:
-        check_avro_text(text, f"{_PATH}.inline")
+        _check_length(text)
+        if format == "avro":  # a .proto text is read by a library of the JVM
+            _check_avro_text(text)
     if url:
         _check_url(url)
-    return SchemaSource(text, url)
+    if message and format == "avro":
+        raise SpecError(f"{_PATH}.message: only protobuf values have one; leave the field out")
+    if message and not _MESSAGE.fullmatch(message):
+        raise SpecError(f"{_PATH}.message: write the full name of a message, like shop.v1.Order")
+    return SchemaSource(text, url, known, message)
 
 
-def check_avro_text(text: str, path: str) -> None:
+def _check_length(text: str) -> None:
     if len(text) > _TEXT_CHARACTERS_MAX:
         raise SpecError(
-            f"{path}: the schema has {len(text)} characters, and the limit is {_TEXT_CHARACTERS_MAX}"
+            f"{_PATH}.inline: the schema has {len(text)} characters, and the limit is {_TEXT_CHARACTERS_MAX}"
         )
+
+
+def _check_avro_text(text: str) -> None:
     try:
         parse_avro_schema(text)
     except SchemaTextError as error:
-        raise SpecError(f"{path}: no Avro schema: {error}") from None
+        raise SpecError(f"{_PATH}.inline: no Avro schema: {error}") from None
 
 
 def _check_url(url: str) -> None:

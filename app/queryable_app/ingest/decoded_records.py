@@ -38,7 +38,7 @@ class View:
 
 def decode_records(session: SparkSession, source: DataFrame, view: View) -> DataFrame:
     """Return the six columns that the user sees, and columns of our own, whose names begin with _."""
-    schema = value_schema(view)
+    schema = value_schema(session, view)
     problem = java_function(session, "Problem", (view.key_format, view.value_format), "string")
     headers = f.col("headers") if "headers" in source.columns else f.lit(None).cast(HEADERS_TYPE)
     decoder = value_decoder(session, view.schema_source, view.registry_config)
@@ -102,10 +102,10 @@ def _typed(session: SparkSession, name: str, format: str) -> Column:
     return f.col(name) if format == "bytes" else f.col(name).cast("string")
 
 
-def value_schema(view: View) -> StructType | None:
+def value_schema(session: SparkSession, view: View) -> StructType | None:
     """Return the columns of values, which the view's SQL reads as `value.name`."""
     if view.schema_source is not None:
-        return columns_of(view.schema_source)
+        return columns_of(session, view.schema_source)
     if view.value_schema is None:
         return None
     try:

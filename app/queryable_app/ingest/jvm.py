@@ -26,7 +26,7 @@ from pyspark.java_gateway import launch_gateway
 
 from queryable_app.contract import ENV_PREFIX
 from queryable_app.ingest.writer_jar import REPACKED, writer_jar
-from queryable_app.platform.jars import JarsError, connector_jars, find_java, pyspark_jars
+from queryable_app.platform.jars import JarsError, find_java, ingest_jars, pyspark_jars
 
 _GATEWAY: Final = "org.apache.spark.api.python.PythonGatewayServer"
 _EXECUTOR: Final = "io.queryabletopics.RekeyExecutor"
@@ -74,7 +74,7 @@ def class_path(cache: Path) -> list[Path]:
 
 def own_jars(cache: Path) -> list[Path]:
     """Return the jars that pyspark does not have."""
-    connector = connector_jars(cache)
+    connector = ingest_jars(cache)
     return [writer_jar(cache, connector), *connector]
 
 

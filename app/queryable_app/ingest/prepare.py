@@ -12,7 +12,7 @@ import sys
 from queryable_app.ingest.jvm import class_path
 from queryable_app.ingest.training import make_archive
 from queryable_app.ingest.writer_jar import writer_jar
-from queryable_app.platform.jars import JarsError, cache_dir, connector_jars
+from queryable_app.platform.jars import JarsError, cache_dir, ingest_jars
 
 _SECOND_NS = 1_000_000_000
 
@@ -20,7 +20,7 @@ _SECOND_NS = 1_000_000_000
 def main() -> int:
     cache = cache_dir(os.environ.get("QT_CACHE_DIR", ""))
     try:
-        writer = writer_jar(cache, connector_jars(cache))
+        writer = writer_jar(cache, ingest_jars(cache))
         written_ns = writer.stat().st_mtime_ns // _SECOND_NS * _SECOND_NS
         os.utime(writer, ns=(written_ns, written_ns))
         jars = class_path(cache)

@@ -124,7 +124,7 @@ def project(session: SparkSession, source: DataFrame, view: View) -> Projection:
         return _keyed_rows(session, source, view)
     timestamp_ms = f.unix_millis("timestamp").alias("timestamp_ms")
     if view.sql is None:
-        value_schema(view)  # it can be parsed without a query
+        value_schema(session, view)  # it can be parsed without a query
         value_decoder(session, view.schema_source, view.registry_config)
         return Projection(source.select("partition", "offset", timestamp_ms, "key", "value"), False)
     decoded = decode_records(session, source, view)

@@ -62,20 +62,29 @@ def value_decoder(session: SparkSession, source: SchemaSource | None, registry: 
     registry_ = None
     if source.registry_url:
         registry_ = jvm.io.queryabletopics.SchemaRegistry(source.registry_url, authorization(registry))
-    decoder = jvm.io.queryabletopics.AvroDecoder(source.text or None, registry_)
+    ours = jvm.io.queryabletopics
+    if source.format == "protobuf":
+        decoder = ours.ProtobufDecoder(source.text or None, source.message, registry_)
+    else:
+        decoder = ours.AvroDecoder(source.text or None, registry_)
     try:
         decoder.check()
     except Py4JJavaError as error:
         cause: Any = error.java_exception
         reason = cause.getMessage() or cause.getClass().getSimpleName()
-        raise SchemaError(f"spec.value.schemaFrom.inline: no Avro schema: {reason}") from None
+        name = "Protobuf" if source.format == "protobuf" else "Avro"
+        raise SchemaError(f"spec.value.schemaFrom.inline: no {name} schema: {reason}") from None
     return decoder
 
 
-def columns_of(source: SchemaSource) -> StructType | None:
+def columns_of(session: SparkSession, source: SchemaSource) -> StructType | None:
     """Return the columns of values; None if they are not known, or no record: then a value is the text of its JSON."""
     if not source.text:
         return None
+    if source.format == "protobuf":
+        ddl = value_decoder(session, source, {}).columns()
+        columns = DataType.fromDDL(ddl) if ddl else None
+        return columns if isinstance(columns, StructType) else None
     type_ = _spark_type(parse_avro_schema(source.text), frozenset())
     return type_ if isinstance(type_, StructType) and type_.fields else None
 

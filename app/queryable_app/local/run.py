@@ -133,7 +133,7 @@ class _Run:
     def start(self) -> None:
         cache = jars.cache_dir(os.environ.get("QT_CACHE_DIR", ""))
         java = jars.find_java()
-        jars.connector_jars(cache, self._progress.say)
+        jars.ingest_jars(cache, self._progress.say)
         self._check_sql()
         if self._options.kafka == "embedded":
             partitions = self._start_kafka(jars.broker_jars(cache, self._progress.say), java)

@@ -65,6 +65,20 @@ _CONNECTOR: Final = JarSet(
     transitive=False,
 )
 
+# What reads values that have a schema. Wire parses .proto text; it names two libraries more, which write Java and Kotlin.
+_FORMATS: Final = JarSet(
+    "value-formats-1",
+    "the libraries of Protobuf values (5 MB)",
+    (
+        Jar("com.google.protobuf", "protobuf-java", "4.33.1"),
+        Jar("com.squareup.wire", "wire-schema-jvm", "7.1.2"),
+        Jar("com.squareup.wire", "wire-runtime-jvm", "7.1.2"),
+        Jar("com.squareup.okio", "okio-jvm", "3.18.2"),
+        Jar("org.jetbrains.kotlin", "kotlin-stdlib", "2.0.21"),
+    ),
+    transitive=False,
+)
+
 _BROKER: Final = JarSet(
     "kafka-4.3.1",
     "Apache Kafka (44 MB)",
@@ -76,7 +90,7 @@ _BROKER: Final = JarSet(
 )
 
 
-SETS: Final = (_CONNECTOR, _BROKER)
+SETS: Final = (_CONNECTOR, _FORMATS, _BROKER)
 
 
 class JarsError(Exception):
@@ -98,6 +112,12 @@ def cache_dir(setting: str, environ: Mapping[str, str] = os.environ) -> Path:
 def connector_jars(cache: Path, progress: Progress | None = None) -> list[Path]:
     """Return the four jars with which Spark reads Kafka."""
     return sorted(resolved(_CONNECTOR, cache, progress or _print_progress).glob("*.jar"))
+
+
+def ingest_jars(cache: Path, progress: Progress | None = None) -> list[Path]:
+    """Return all jars of ingest that pyspark does not have: Spark's connector, and the libraries of formats."""
+    formats = resolved(_FORMATS, cache, progress or _print_progress).glob("*.jar")
+    return [*connector_jars(cache, progress), *sorted(formats)]
 
 
 def broker_jars(cache: Path, progress: Progress | None = None) -> Path:

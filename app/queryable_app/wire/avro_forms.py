@@ -22,17 +22,25 @@ Encode = Callable[[bytes], bytes]
 def avro_forms(spec: TopicSpec) -> Mapping[str, Encode]:
     """Return the encoding for each media type; none unless stored values have one known schema."""
     source = spec.schema_source
-    if source is None or not source.text or spec.sql is not None or spec.aggregate is not None:
+    if (
+        source is None
+        or source.format != "avro"
+        or not source.text
+        or spec.sql is not None
+        or spec.aggregate is not None
+    ):
         return {}
     schema = parse_avro_schema(source.text)
     return {AVRO: partial(_form, avro_bytes, schema), AVRO_JSON: partial(_form, avro_json, schema)}
 
 
 def record_encoding(spec: TopicSpec) -> Encode | None:
-    """Return the encoding of values that are written to the topic; None if they are not Avro."""
+    """Return the encoding of values that are written to the topic; None if they have no schema."""
     source = spec.schema_source
     if source is None:
         return None
+    if source.format != "avro":
+        return _refuse_format
     if source.registry_url:
         return _refuse
     return partial(_record, parse_avro_schema(source.text))
@@ -60,6 +68,10 @@ def _record(schema: AvroType, value_json: bytes) -> bytes:
         raise invalid(
             "value", f"does not fit the schema: {mismatch}", "write it as it stands in an answer"
         ) from None
+
+
+def _refuse_format(_: bytes) -> bytes:
+    raise invalid("value", "Protobuf is not written in this version", "write it with your producer")
 
 
 def _refuse(_: bytes) -> bytes:

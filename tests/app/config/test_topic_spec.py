@@ -86,6 +86,7 @@ def test_full_spec_sets_every_field() -> None:
     )
 
 
+PROTOBUF = {"format": "protobuf", "schemaFrom": {"inline": 'syntax = "proto3"; message M {}'}}
 REGISTRY = {"format": "avro", "schemaFrom": {"registryUrl": "https://registry:8081"}}
 
 
@@ -93,7 +94,21 @@ REGISTRY = {"format": "avro", "schemaFrom": {"registryUrl": "https://registry:80
     ("fields", "path"),
     [
         ({"key": {"format": "avro"}}, "spec.key.format"),
-        ({"value": {"format": "protobuf"}}, "spec.value.format"),
+        ({"value": {"format": "protobuf"}}, "spec.value.schemaFrom"),
+        ({"value": {"format": "protobuf", "schema": "a INT"}}, "spec.value.schema"),
+        (
+            {"value": {"format": "protobuf", "schemaFrom": {"inline": " " * 65537}}},
+            "spec.value.schemaFrom.inline",
+        ),
+        (
+            {"value": {**PROTOBUF, "schemaFrom": {"inline": "x", "message": "a..b"}}},
+            "spec.value.schemaFrom.message",
+        ),
+        (
+            {"value": {"format": "avro", "schemaFrom": {"inline": '"int"', "message": "a"}}},
+            "spec.value.schemaFrom.message",
+        ),
+        ({"value": PROTOBUF, "read": {"ingest": True}}, "spec.read.ingest"),
         ({"value": {"format": "string", "schema": "a INT"}}, "spec.value.schema"),
         ({"value": {"schemaFrom": {"inline": "{}"}}}, "spec.value.schemaFrom"),
         ({"value": {"format": "avro"}}, "spec.value.schemaFrom"),

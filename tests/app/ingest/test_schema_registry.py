@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from queryable_app.config.value_schema import BASIC, SchemaSource
 from queryable_app.ingest.value_decoders import value_decoder
+from tests.support.protobuf import USER, descriptor_set, indexed, tagged
 from tests.support.schema_registry import V1, V2, Registry, framed, schema_registry
 
 
@@ -74,6 +75,82 @@ def test_references_are_fetched(spark: SparkSession, registry: Registry) -> None
         "refers to a.Zip, which the registry does not have"
         in failure(decoder(spark, registry), framed(missing, b"a"))[1]
     )
+
+
+def proto(spark: SparkSession, registry: Registry, text: str = "", message: str = "") -> Any:
+    return value_decoder(spark, SchemaSource(text, registry.url, "protobuf", message), {})
+
+
+LINE = tagged(1, 0, b"\x05")
+ANN = tagged(1, 0, b"\x07") + tagged(2, 2, b"ann")
+
+
+def test_protobuf_records_name_their_message(spark: SparkSession, registry: Registry) -> None:
+    """The indexes after the id say which message of the schema a record is, also one within another."""
+    id_ = registry.register("shop", USER, type_="PROTOBUF")
+    of = proto(spark, registry)
+    assert decoded(of, indexed(id_, [0], ANN)) == {"id": 7, "name": "ann", "city": ""}
+    assert decoded(of, framed(id_, b"\x02\x00" + ANN)) == {
+        "id": 7,
+        "name": "ann",
+        "city": "",
+    }  # the long form
+    assert decoded(of, indexed(id_, [1], tagged(1, 2, b"n"))) == {"number": "n"}
+    assert decoded(of, indexed(id_, [1, 0], LINE)) == {"count": 5}
+    assert registry.requests == [f"/schemas/ids/{id_}"]
+
+
+def test_protobuf_references_are_the_imports(spark: SparkSession, registry: Registry) -> None:
+    """A schema imports those that it refers to, by name; the well-known ones need no reference."""
+    stamp = 'import "google/protobuf/timestamp.proto"; message Stamp { google.protobuf.Timestamp at = 1; }'
+    registry.register("stamp", f'syntax = "proto3"; package a; {stamp}', type_="PROTOBUF")
+    body = 'import "a/stamp.proto"; message M { a.Stamp stamp = 1; }'
+    id_ = registry.register(
+        "m", f'syntax = "proto3"; {body}', [("a/stamp.proto", "stamp", 1)], type_="PROTOBUF"
+    )
+    record = tagged(1, 2, tagged(1, 2, tagged(1, 0, b"\x01")))
+    assert decoded(proto(spark, registry), indexed(id_, [0], record)) == {
+        "stamp": {"at": "1970-01-01T00:00:01.000000000Z"}
+    }
+    alone = registry.register("n", f'syntax = "proto3"; {body}', type_="PROTOBUF")
+    assert (
+        "it imports a/stamp.proto, which is not there"
+        in failure(proto(spark, registry), indexed(alone, [0], record))[1]
+    )
+
+
+def test_protobuf_message_of_the_resource_reads_every_record(spark: SparkSession, registry: Registry) -> None:
+    """With a schema in the resource, the record's own fields are matched by number; a record of another message is bad."""
+    id_ = registry.register("shop", USER, type_="PROTOBUF")
+    mine = 'syntax = "proto3"; package shop; message User { int64 id = 1; bool vip = 9; }'
+    for text in (mine, descriptor_set(spark, mine)):
+        of = proto(spark, registry, text)
+        assert decoded(of, indexed(id_, [0], ANN)) == {"id": 7, "vip": False}
+        assert failure(of, indexed(id_, [1], b"")) == (
+            "Undecodable",
+            "its message is shop.Order, and not shop.User",
+        )
+
+
+def test_protobuf_records_that_the_registry_contradicts_are_bad(
+    spark: SparkSession, registry: Registry
+) -> None:
+    """Wrong indexes, another message than the one named, and a field that the writer's own schema lacks are faults of the
+    record."""
+    id_ = registry.register("shop", USER, type_="PROTOBUF")
+    avro = registry.register("avro", V1)
+    for of, record, reason in (
+        (proto(spark, registry), indexed(id_, [2], b""), "its schema has no message with the index 2"),
+        (proto(spark, registry), indexed(id_, [-1], b""), "its schema has no message with the index -1"),
+        (proto(spark, registry), framed(id_, b""), "it has no indexes of a message after the id of its schema"),
+        (proto(spark, registry), framed(id_, b"\xff" * 5), "it has no indexes of a message"),
+        (proto(spark, registry), framed(id_, b"\xfe\xff\x03"), "it has no indexes of a message"),
+        (proto(spark, registry), indexed(id_, [0], b"\x50\x01"), "it has a field 10, and shop.User has none"),
+        (proto(spark, registry), indexed(avro, [0], b""), f"schema {avro} of the registry is of the type AVRO, and not PROTOBUF"),
+        (proto(spark, registry, message="shop.User"), indexed(id_, [1], b""), "its message is shop.Order, and not shop.User"),
+    ):  # fmt: skip
+        name, message = failure(of, record)
+        assert (name, message.startswith(reason)) == ("Undecodable", True), message
 
 
 def test_unknown_schema_and_wrong_frame_are_bad_records(spark: SparkSession, registry: Registry) -> None:

@@ -40,7 +40,7 @@ def test_connector_is_four_jars_and_fetched_once() -> None:
 def test_every_jar_has_its_digest() -> None:
     """The digests cover exactly the jars of a download."""
     cache = jars.cache_dir(os.environ.get("QT_CACHE_DIR", ""))
-    jars.connector_jars(cache)
+    jars.ingest_jars(cache)
     jars.broker_jars(cache)
     lines = [line for wanted in jars.SETS for line in jars.digest_lines(wanted, cache / wanted.directory)]
     assert jars.DIGESTS_FILE.read_text().splitlines() == lines
@@ -108,7 +108,7 @@ def test_old_java_is_refused(
 
 def test_parallel_callers_compile_the_writer_once(tmp_path: Path) -> None:
     """Parallel callers wait for the first one and use its jar; no JDK is needed."""
-    connector = jars.connector_jars(jars.cache_dir(os.environ.get("QT_CACHE_DIR", "")))
+    connector = jars.ingest_jars(jars.cache_dir(os.environ.get("QT_CACHE_DIR", "")))
     with ThreadPoolExecutor(4) as pool:
         made = set(pool.map(lambda _: writer_jar(tmp_path, connector), range(4)))
     assert [path.suffix for path in made] == [".jar"]

@@ -73,6 +73,26 @@ final class JsonOutput {
     json.writeString(text.append(zone).toString());
   }
 
+  /** Write a moment in UTC with 9 decimals. */
+  void timestamp(long seconds, long nanos) throws IOException {
+    StringBuilder text = new StringBuilder(32);
+    text.append(LocalDate.ofEpochDay(Math.floorDiv(seconds, 86400L))).append('T');
+    clock(text, Math.floorMod(seconds, 86400L), nanos, 9);
+    json.writeString(text.append('Z').toString());
+  }
+
+  /** Write a length of time in seconds, with 0, 3, 6 or 9 decimals: as few as lose nothing. */
+  void duration(long seconds, long nanos) throws IOException {
+    StringBuilder text = new StringBuilder(32);
+    text.append(seconds < 0 || nanos < 0 ? "-" : "").append(Math.abs(seconds));
+    long fraction = Math.abs(nanos);
+    if (fraction > 0) {
+      int digits = fraction % 1000000L == 0 ? 3 : fraction % 1000L == 0 ? 6 : 9;
+      padded(text.append('.'), fraction / power(9 - digits), digits);
+    }
+    json.writeString(text.append('s').toString());
+  }
+
   private static void clock(StringBuilder text, long seconds, long fraction, int digits) {
     padded(text, seconds / 3600, 2);
     padded(text.append(':'), seconds / 60 % 60, 2);
@@ -89,7 +109,7 @@ final class JsonOutput {
 
   private static long power(int digits) {
     return digits == 3 ? 1000L : digits == 6 ? 1000000L : digits == 9 ? 1000000000L : digits == 8 ? 100000000L
-        : digits == 5 ? 100000L : digits == 2 ? 100L : 10L;
+        : digits == 5 ? 100000L : digits == 2 ? 100L : digits == 1 ? 10L : 1L;
   }
 
   /** Refuse to hold more than a record may become. */

@@ -2,6 +2,7 @@ package io.queryabletopics;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import com.google.protobuf.Descriptors;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.InputStream;
@@ -10,6 +11,8 @@ import java.net.HttpURLConnection;
 import java.net.URI;
 import java.net.URLEncoder;
 import java.util.HashMap;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.avro.Schema;
@@ -56,16 +59,26 @@ public final class SchemaRegistry implements Serializable {
   }
 
   Schema avro(int id) throws IOException {
-    String key = url + "#" + id;
-    Schema known = (Schema) KNOWN.get(key);
+    return (Schema) known(id, "AVRO");
+  }
+
+  Descriptors.FileDescriptor protobuf(int id) throws IOException {
+    return (Descriptors.FileDescriptor) known(id, "PROTOBUF");
+  }
+
+  /** Return the schema of an id as the library of its type has it. */
+  private Object known(int id, String type) throws IOException {
+    String key = url + "#" + type + "#" + id;
+    Object known = KNOWN.get(key);
     if (known != null) {
       return known;
     }
-    JsonNode answer = schema(key, id, "AVRO");
-    Schema.Parser parser = new Schema.Parser();
+    JsonNode answer = schema(key, id, type);
+    Map references = new LinkedHashMap();
     try {
-      addReferences(parser, answer, new HashMap(), 0);
-      known = parser.parse(member(answer, "schema").asText());
+      addReferences(answer, references, new HashMap());
+      String text = member(answer, "schema").asText();
+      known = type.equals("AVRO") ? (Object) parsedAvro(text, references) : ProtobufFiles.texts(text, references).get(0);
     } catch (RuntimeException e) { // Avro's parser has others than its own
       throw new Undecodable("schema " + id + " of the registry cannot be read: " + e.getMessage());
     } catch (StackOverflowError e) {
@@ -75,11 +88,21 @@ public final class SchemaRegistry implements Serializable {
     return known;
   }
 
-  private void addReferences(Schema.Parser parser, JsonNode of, Map seen, int depth) throws IOException {
+  private static Schema parsedAvro(String text, Map references) {
+    Schema.Parser parser = new Schema.Parser();
+    for (Iterator each = references.values().iterator(); each.hasNext();) {
+      parser.parse((String) each.next());
+    }
+    return parser.parse(text);
+  }
+
+  /** Add the texts of the schemas that one refers to, by their names. What a schema refers to stands before it. */
+  private void addReferences(JsonNode of, Map texts, Map seen) throws IOException {
     JsonNode references = member(of, "references");
     for (int i = 0; i < references.size(); i++) {
       JsonNode reference = (JsonNode) references.get(i);
       String path = versionPath(reference);
+      String name = member(reference, "name").asText();
       if (seen.put(path, path) != null) {
         continue;
       }
@@ -88,10 +111,10 @@ public final class SchemaRegistry implements Serializable {
       }
       JsonNode referred = get(path);
       if (referred == null) {
-        throw new Undecodable("its schema refers to " + member(reference, "name").asText() + ", which the registry does not have");
+        throw new Undecodable("its schema refers to " + name + ", which the registry does not have");
       }
-      addReferences(parser, referred, seen, depth + 1);
-      parser.parse(member(referred, "schema").asText());
+      addReferences(referred, texts, seen);
+      texts.put(name, member(referred, "schema").asText());
     }
   }
 
