@@ -15,11 +15,11 @@ from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.serve.api.openapi import (
     GROUPS,
     INDEX_COUNTED,
-    INDEX_VALUES,
     MANY_OPTIONS,
     PAGE,
     TOP_ORDER,
     TOP_ROWS,
+    of_indexes,
     openapi_parameters,
 )
 from queryable_app.serve.api.request import (
@@ -55,10 +55,11 @@ _TOP_ROWS: Final = 10  # unless the request says
 
 def routes(node: Node, reads: Reads, indexes: RowIndexes) -> APIRouter:
     router = APIRouter(tags=["reads"])
+    about = of_indexes(spec.name for spec in node.spec.indexes)
 
     @router.get(
         "/v1/index/{name}",
-        openapi_extra=openapi_parameters(*MANY_OPTIONS, *_VALUES, *_PAGE, path="name", about=INDEX_VALUES),
+        openapi_extra=openapi_parameters(*MANY_OPTIONS, *_VALUES, *_PAGE, path="name", about=about),
         responses=PAGE,
     )
     async def read_index(request: Request) -> Response:
@@ -71,7 +72,7 @@ def routes(node: Node, reads: Reads, indexes: RowIndexes) -> APIRouter:
 
     @router.get(
         "/v1/index/{name}/groups",
-        openapi_extra=openapi_parameters(*MANY_OPTIONS, *_GROUP_PAGE, path="name", about=INDEX_VALUES),
+        openapi_extra=openapi_parameters(*MANY_OPTIONS, *_GROUP_PAGE, path="name", about=about),
         responses=GROUPS,
     )
     async def index_groups(request: Request) -> Response:
@@ -84,7 +85,7 @@ def routes(node: Node, reads: Reads, indexes: RowIndexes) -> APIRouter:
 
     @router.get(
         "/v1/index/{name}/count",
-        openapi_extra=openapi_parameters(*MANY_OPTIONS, *_COUNT, path="name", about=INDEX_VALUES),
+        openapi_extra=openapi_parameters(*MANY_OPTIONS, *_COUNT, path="name", about=about),
         responses=INDEX_COUNTED,
     )
     async def count_index(request: Request) -> Response:
@@ -111,7 +112,7 @@ def routes(node: Node, reads: Reads, indexes: RowIndexes) -> APIRouter:
 
     @router.get(
         "/v1/top",
-        openapi_extra=openapi_parameters(*MANY_OPTIONS, *_TOP, about=INDEX_VALUES | TOP_ORDER),
+        openapi_extra=openapi_parameters(*MANY_OPTIONS, *_TOP, about=about | TOP_ORDER),
         responses=TOP_ROWS,
     )
     async def top_rows(request: Request) -> Response:

@@ -6,7 +6,7 @@ tests check real answers against these schemas.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from queryable_app.errors import Reason
@@ -312,10 +312,17 @@ INDEX_VALUES: Final[dict[str, tuple[str, Schema]]] = {
         "The order of the indexed values, and of the keys of each.",
         {"type": "string", "enum": ["asc", "desc"], "default": "asc"},
     ),
-    "by": ("The name of the index.", _TEXT),
     "k": ("How many rows to return.", {**_whole(1, 1000), "default": 10}),
 }
 """How reads by an index understand parameters that other reads have too."""
+
+
+def of_indexes(names: Iterable[str]) -> dict[str, tuple[str, Schema]]:
+    """Return what the parameters of reads by an index mean in a view with these indexes."""
+    index = ("The name of the index.", {"type": "string", "enum": list(names)})
+    return {**INDEX_VALUES, "name": index, "by": index}
+
+
 CHANGES_FROM: Final[dict[str, tuple[str, Schema]]] = {
     "from": (
         "The id of an event, or `next` of a page, to continue there; `latest`; or `start`: all rows first.",
@@ -335,19 +342,10 @@ def openapi_parameters(
 ) -> Schema:
     """Return `openapi_extra` for a route's parameters. `path` names the part of its path that is a key, and `start` says that
     the start of a window follows. `about` describes parameters that mean something else than elsewhere."""
-    in_path = (
-        [
-            {
-                "name": path,
-                "in": "path",
-                "required": True,
-                "schema": _TEXT,
-                "description": "The name of the index." if path == "name" else "Percent-encoded bytes.",
-            }
-        ]
-        if path
-        else []
-    )
+    description, schema = about.get(path, ("Percent-encoded bytes.", _TEXT))
+    in_path = [
+        {"name": path, "in": "path", "required": True, "schema": schema, "description": description}
+    ] * bool(path)
     if start:
         in_path.append(
             {
