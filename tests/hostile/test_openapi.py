@@ -25,6 +25,7 @@ INDEXES = [
 VIEWS: dict[str, dict[str, Any]] = {
     "rows": {"read": {"ingest": True}},
     "indexes and changes": {"view": {"indexes": INDEXES, "changes": True}},
+    "entries": {"view": {"entries": {"timeField": "at", "retention": "1d"}}},
     "windows": {"view": view(size="1m", grace="10s", retention="1h")},
 }
 CHECKS = [
