@@ -25,7 +25,7 @@ from queryable_app.contract import NodeSettings
 from queryable_app.placement.assignment import initial_placement
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.serve.api.app import create_app
-from queryable_app.serve.http.fast_lane import protocol_class
+from queryable_app.serve.http.protocol import protocol_class
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.disk_format import ReplicaState, Row, encode_row

@@ -125,6 +125,9 @@ class NodeSettings:
     """A directory with one file for each setting of Kafka's clients, under the setting's Java name. They override the spec's
     `kafka.config`. Empty: no such settings."""
 
+    auth_secret_dir: str = ""
+    """The directory of the Secret of `spec.auth.jwt.secretRef`, with a file for each of its keys. A change needs no restart."""
+
     internal_token_path: str = ""
     """A file with the revision's token for /internal. Empty: nodes do not call each other."""
 

@@ -52,6 +52,8 @@ class Failure(Exception):
     position: str | None = None
     retry_after_ms: int | None = None
     missing: tuple[int, ...] = ()
+    challenge: str = ""
+    """The `WWW-Authenticate` header of the answer, or an empty text."""
 
     def __str__(self) -> str:
         return f"{self.reason.slug}: {self.detail}"

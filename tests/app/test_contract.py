@@ -80,7 +80,7 @@ def test_settings_hold_no_secret() -> None:
         for f in fields(NodeSettings)
         if any(word in f.name for word in ("token", "password", "secret"))
     ]
-    assert secretive == ["kafka_secret_dir", "internal_token_path"]
+    assert secretive == ["kafka_secret_dir", "auth_secret_dir", "internal_token_path"]
 
 
 PORTS = st.lists(st.integers(1, 65_535), min_size=1, max_size=64, unique=True)

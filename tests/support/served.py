@@ -22,7 +22,8 @@ from queryable_app.contract import NodeSettings
 from queryable_app.placement.assignment import Placement, initial_placement
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.serve.api.app import create_app
-from queryable_app.serve.http.fast_lane import FastLane, protocol_class
+from queryable_app.serve.http.fast_lane import FastLane
+from queryable_app.serve.http.protocol import protocol_class
 from queryable_app.serve.node import Node
 from queryable_app.wire.disk_format import ReplicaState, Row, encode_row
 from queryable_app.wire.partitioners import count_mismatches, partition_for, sum_of_mismatches

@@ -24,6 +24,11 @@ def window_key(group: bytes, start_ms: int) -> bytes:
     return group.replace(b"\0", b"\0\xff") + _END + _START.pack(start_ms + _SIGN)
 
 
+def group_prefix(prefix: bytes) -> bytes:
+    """Return the prefix of the on-disk keys of all windows whose groups have this prefix, and of no others."""
+    return prefix.replace(b"\0", b"\0\xff")
+
+
 def first_key(group: bytes) -> bytes:
     """Return a key that no window of the group comes before."""
     return group.replace(b"\0", b"\0\xff") + _END

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from queryable_app.config.aggregate_spec import AggregateSpec
 from queryable_app.config.aggregates import RECORD_KEY, parse_view_aggregate
+from queryable_app.config.auth import AuthSpec, parse_auth
 from queryable_app.config.entries import EntriesSpec, parse_entries
 from queryable_app.config.indexes import IndexSpec, parse_indexes
 from queryable_app.config.spec_fields import SpecError as SpecError
@@ -37,7 +38,6 @@ _BATCH_MS_MIN: Final = 5000
 # In the schema, and not implemented yet.
 _LATER: Final = {
     ("view", "history"): "history",
-    ("auth",): "authentication",
     ("tls",): "TLS",
 }
 
@@ -101,6 +101,8 @@ class TopicSpec:
     ingest: Ingest = Ingest()
     on_data_loss: OnDataLoss = "Fail"
     high_water_percent: int = 85
+    auth: AuthSpec | None = None
+    """How callers are authenticated, and what they may do. None: every client that reaches the port may do everything."""
 
     @property
     def replication_factor(self) -> int:
@@ -154,6 +156,7 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
         ingest=_ingest(spec.get("ingest", {})),
         on_data_loss=one_of(OnDataLoss, spec.get("onDataLoss", "Fail"), "spec.onDataLoss"),
         high_water_percent=spec.get("storage", {}).get("highWaterPercent", 85),
+        auth=_auth(spec, view, aggregate),
     )
     if parsed.aggregate is not None and parsed.aggregate.group_by:
         _check_groups(parsed, parsed.aggregate)
@@ -178,6 +181,14 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
             "leave the field out"
         )
     return parsed
+
+
+def _auth(
+    spec: Mapping[str, Any], view: Mapping[str, Any], aggregate: AggregateSpec | None
+) -> AuthSpec | None:
+    """Parse `spec.auth`. The keys of a rekeyed view are known when its nodes start, which check the prefixes again."""
+    rekeyed = bool(view.get("keyBy")) or (aggregate is not None and bool(aggregate.group_by))
+    return parse_auth(spec.get("auth"), "" if rekeyed else spec.get("key", {}).get("format", "string"))
 
 
 def _key_by(view: Mapping[str, Any]) -> tuple[str, ...]:

@@ -23,15 +23,16 @@ class FirstRequests:
         self._of_key, self._of_all = ("windows", "windows") if has_windows else ("keys", "scan")
         if spec.entries is not None:
             self._of_key = self._of_all = "entries"
+        self._curl = "curl" if spec.auth is None else 'curl -H "Authorization: Bearer $TOKEN"'
 
     def commands(self, key: str | None) -> Iterator[str]:
         """Yield commands to copy: a read of the key, if there is one, and reads of many keys."""
         url = self._urls[0]
         if key is not None:
-            yield f"curl {url}/v1/{self._of_key}/{quote(key, safe='')}"
-        yield f"curl '{url}{self._scan}'"
+            yield f"{self._curl} {url}/v1/{self._of_key}/{quote(key, safe='')}"
+        yield f"{self._curl} '{url}{self._scan}'"
         if self._of_all == "scan":
-            yield f"curl {url}/v1/count"
+            yield f"{self._curl} {url}/v1/count"
 
     def key_and_rows(self) -> tuple[str | None, int]:
         """Return the first key that a URL can name as text, and how many rows the printed scan has now."""

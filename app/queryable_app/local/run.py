@@ -19,8 +19,9 @@ import httpx
 
 from queryable_app.config.kafka_settings import kafka_connection
 from queryable_app.config.rekey import is_rekeyed
-from queryable_app.contract import GROUP_KEY_FORMAT_FILE
+from queryable_app.contract import GROUP_KEY_FORMAT_FILE, NODE_HEADER
 from queryable_app.local import data_directory, revision, topics
+from queryable_app.local.auth_secret import require_auth_secret
 from queryable_app.local.class_training import ClassTraining
 from queryable_app.local.cluster import LocalCluster
 from queryable_app.local.data_directory import RESOURCE_FILE, DataDirectory
@@ -120,7 +121,10 @@ class _Run:
     ) -> None:
         self._resource, self._options, self._data, self._progress = resource, options, data, progress
         self._stop_request, self._urls = stop_request, urls
-        self._http = httpx.Client(timeout=2, trust_env=False)
+        headers = {
+            NODE_HEADER: data.internal_token().read_text()
+        }  # for the status of nodes with authentication
+        self._http = httpx.Client(timeout=2, trust_env=False, headers=headers)
         self._bootstrap = resource.spec.bootstrap_servers
         self._broker: EmbeddedKafka | None = None
         self._supervised: list[SupervisedProcess] = []
@@ -131,6 +135,7 @@ class _Run:
         self._rekey_job: SupervisedProcess | None = None
 
     def start(self) -> None:
+        require_auth_secret(self._resource.spec)
         cache = jars.cache_dir(os.environ.get("QT_CACHE_DIR", ""))
         java = jars.find_java()
         jars.ingest_jars(cache, self._progress.say)

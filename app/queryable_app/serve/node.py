@@ -39,6 +39,8 @@ from queryable_app.platform.log import event
 from queryable_app.platform.mounted_files import read_node_spec
 from queryable_app.policy.descriptor_plan import DescriptorPlan, plan_descriptors
 from queryable_app.policy.write_rates import WriteRates
+from queryable_app.serve.auth.audit import Audit
+from queryable_app.serve.auth.opening import open_authenticator
 from queryable_app.serve.base.admission import ReadAdmission
 from queryable_app.serve.base.background import supervise
 from queryable_app.serve.base.byte_budget import ByteBudget
@@ -137,6 +139,9 @@ class Node:
         changes_ms = CHANGES_RETENTION_MS if spec.changes else None
         event_time = self.windows or self.entries
         self.sweeper = Sweeper(replicas, spec.ttl_ms or retention_ms, event_time, changes_ms)
+        self.audit = Audit(spec.auth is not None and spec.auth.audit_plain_keys)
+        self.authenticator = open_authenticator(settings, spec.auth, self.codec.format)
+        """None: every client that reaches the port may do everything."""
         self._measuring: asyncio.Task[None] | None = None
 
     def _create_kafka_parts(self) -> None:
@@ -269,6 +274,8 @@ class Node:
             self._group_offsets,
         ):
             await part.start()
+        if self.authenticator is not None:
+            await self.authenticator.source.start()
         self._measuring = asyncio.create_task(supervise("Node.measure", self._measure))
 
     async def stop(self) -> None:
@@ -290,6 +297,8 @@ class Node:
             self.dead_letters,
         ):
             await part.stop()
+        if self.authenticator is not None:
+            await self.authenticator.source.stop()
         if self._measuring is not None:
             self._measuring.cancel()
         self.replicas.close()

@@ -18,7 +18,7 @@ import uvloop
 
 from queryable_app.config.kafka_settings import KafkaSettingsError
 from queryable_app.config.topic_spec import SpecError
-from queryable_app.contract import NodeSettings
+from queryable_app.contract import NodeSettings, SettingsError
 from queryable_app.platform.descriptors import raise_descriptor_limit
 from queryable_app.platform.listeners import listen
 from queryable_app.platform.log import event
@@ -26,7 +26,7 @@ from queryable_app.serve.api.app import create_app
 from queryable_app.serve.base.allocator import return_large_blocks
 from queryable_app.serve.base.background import note_unhandled
 from queryable_app.serve.base.data_directory_lock import locked_directory
-from queryable_app.serve.http.fast_lane import protocol_class
+from queryable_app.serve.http.protocol import protocol_class
 from queryable_app.serve.node import Node, log_descriptor_plan
 
 _SHUTDOWN_GRACE_SECONDS: Final = 10
@@ -126,7 +126,7 @@ def run_node(settings: NodeSettings) -> int:
         with locked_directory(Path(settings.data_dir)):
             node = Node.open(settings)
             uvloop.run(_serve(node, own))
-    except (SpecError, KafkaSettingsError, OSError) as error:
+    except (SpecError, SettingsError, KafkaSettingsError, OSError) as error:
         event("failed", reason=str(error))
         return 1
     event("stopped", node=settings.name)

@@ -56,6 +56,8 @@ def problem_answer(failure: Failure, headers: bytes = b"") -> Answer:
     body = json.dumps(failure.problem(), ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
     if failure.retry_after_ms is not None:
         headers += b"retry-after: %d\r\n" % max(1, -(-failure.retry_after_ms // 1000))
+    if failure.challenge:
+        headers += b"www-authenticate: %b\r\n" % header_text(failure.challenge)
     return body_answer(body, PROBLEM, headers, failure.reason.status)
 
 

@@ -96,11 +96,11 @@ class Nodes:
     async def _request_status(self, node: Node, token: str) -> NodeStatus | None:
         try:
             async with self._turn, asyncio.timeout(_ANSWER_SECONDS):
-                status = parse_node_status(
-                    json.loads(await self._get(f"{node.url}{_STATUS_PATH}")), time.time()
-                )
+                headers = {NODE_HEADER: token} if token else {}  # a view with authentication requires it
+                text = await self._get(f"{node.url}{_STATUS_PATH}", headers)
+                status = parse_node_status(json.loads(text), time.time())
                 if token and status.seen.epoch != node.epoch:
-                    text = await self._get(f"{node.url}{PLACEMENT_PATH}", {NODE_HEADER: token})
+                    text = await self._get(f"{node.url}{PLACEMENT_PATH}", headers)
                     status = replace(status, placement=Placement.from_json(text))
         except (httpx.HTTPError, TimeoutError):
             return None  # unreachable, or not started yet
@@ -108,8 +108,8 @@ class Nodes:
             return None  # something else answers at this address
         return status
 
-    async def _get(self, url: str, headers: Mapping[str, str] | None = None) -> str:
-        async with self._http.stream("GET", url, headers=dict(headers or {})) as answer:
+    async def _get(self, url: str, headers: Mapping[str, str]) -> str:
+        async with self._http.stream("GET", url, headers=dict(headers)) as answer:
             answer.raise_for_status()
             return (await _body(answer, _ANSWER_BYTES_MAX)).decode()
 

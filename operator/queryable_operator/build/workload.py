@@ -31,6 +31,7 @@ _GRACE_SECONDS: Final = 45  # the drain, and then the longest requests
 _VIEW_DIR: Final = "/etc/qt/view"
 _TOKEN_DIR: Final = "/etc/qt/token"  # noqa: S105  (a directory)
 _KAFKA_DIR: Final = "/etc/qt/kafka"
+_AUTH_DIR: Final = "/etc/qt/auth"
 _DATA_DIR: Final = "/var/lib/qt"
 _RUN_DIR: Final = "/run/qt"
 _GROUP_READS: Final = 0o440
@@ -165,7 +166,16 @@ def _containers(
         {"name": name, "containerPort": port, "protocol": "TCP"}
         for name, port in {"http": DEFAULT_PORT, **PodLayout.of(view.raw).worker_ports}.items()
     ]
-    return [container("serve") | {"ports": ports} | _PROBES, container("ingest")]
+    serve = container("serve")
+    if _auth_secret(view) is not None:  # ingest verifies no tokens
+        serve["volumeMounts"] = [*mounts, {"name": "auth", "mountPath": _AUTH_DIR, "readOnly": True}]
+    return [serve | {"ports": ports} | _PROBES, container("ingest")]
+
+
+def _auth_secret(view: View) -> str | None:
+    """Return the name of the Secret that tokens are signed with. Nodes follow its changes, so they restart no pods."""
+    name: str | None = view.raw.get("auth", {}).get("jwt", {}).get("secretRef", {}).get("name")
+    return name
 
 
 def _probe(path: str, period_seconds: int, timeout_seconds: int, failures: int) -> Mapping[str, Any]:
@@ -205,6 +215,8 @@ def _env(
         values["WORKER_PORTS"] = own_ports
     if "secretRef" in view.raw["kafka"]:
         values["KAFKA_SECRET_DIR"] = _KAFKA_DIR
+    if _auth_secret(view) is not None:
+        values["AUTH_SECRET_DIR"] = _AUTH_DIR
     return [
         _from_pod("NAME", "metadata.name"),
         _from_pod("ORDINAL", "metadata.labels['apps.kubernetes.io/pod-index']"),
@@ -240,6 +252,8 @@ def _volumes(view: View, revision: int) -> Sequence[Mapping[str, Any]]:
         volumes.append(
             {"name": "kafka", "secret": {"secretName": secret["name"], "defaultMode": _GROUP_READS}}
         )
+    if (auth_secret := _auth_secret(view)) is not None:
+        volumes.append({"name": "auth", "secret": {"secretName": auth_secret, "defaultMode": _GROUP_READS}})
     storage = view.raw["storage"]
     if storage["ephemeral"]:
         volumes.append({"name": _CLAIM, "emptyDir": {"sizeLimit": storage["size"]}})

@@ -74,7 +74,7 @@ def test_view_can_follow_an_earlier_spec() -> None:
         ({"view": {"kind": "history"}}, "spec.view.kind: 'history' is not in this version yet"),
         ({"view": {"ttl": "0s"}}, "spec.view.ttl: a row that expires at once can never be read"),
         ({"key": {"format": "avro"}}, "spec.key.format: 'avro' is not in this version"),
-        ({"auth": {"jwt": {"jwksUrl": "https://a"}}}, "spec.auth: authentication is not in this version yet"),
+        ({"auth": {"jwt": {"jwksUrl": "https://a"}}}, "spec.auth.rules: is empty"),
         ({"tls": {"secretRef": {"name": "a"}}}, "spec.tls: TLS is not in this version yet"),
         ({"ingest": {"batch": "1s"}}, "spec.ingest.batch: Spark's Real-Time Mode takes no batch under 5s"),
         ({"ingest": {"executors": 2}}, "spec.ingest.executors: only a view with spec.view.aggregate.groupBy has"),

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from queryable_app.errors import Failure, Reason, invalid
+from queryable_app.serve.api.access import KeyAccess, key_access
 from queryable_app.serve.api.guard import CHANGES_PATH as PATH
 from queryable_app.serve.api.openapi import CHANGES, CHANGES_FROM, openapi_parameters
 from queryable_app.serve.api.request import (
@@ -119,7 +120,7 @@ class _Feeds:
     async def respond(self, request: Request) -> Response:
         values = parse_parameters(request, (), *_PARAMETERS)
         form = negotiate(accept_header(request), (EVENTS, NDJSON))
-        wanted = self._wanted(values)
+        wanted = self._wanted(values, key_access(request))
         begin = list_header(request, "last-event-id") or single(values, "from") or "latest"
         given = self._given_marks(begin)
         wait_ms = whole_number(values, "wait-ms", 0, WAIT_MS_MAX)
@@ -134,7 +135,7 @@ class _Feeds:
                 return await self._page(latest, marks, wanted, wait_seconds)
         return RowStream(self._events(latest, marks, wanted), _STREAM_HEADERS + self._reads.identity, EVENTS)
 
-    def _wanted(self, values: Parameters) -> _Wanted:
+    def _wanted(self, values: Parameters, access: KeyAccess) -> _Wanted:
         codec = self._node.codec
         key, prefix = key_parameter(values, "key", codec), single(values, "prefix")
         partitions: Collection[int] = range(self._reads.replicas.partitions)
@@ -149,6 +150,9 @@ class _Feeds:
                 raise invalid("prefix", f"{codec.format} keys are numbers", "follow one key, or all of them")
             head = codec.from_base64url(prefix) if keys_are_base64url(values) else as_bytes(prefix)
             tests.append(lambda row: row[0].startswith(head))
+        access.applied = True
+        if access.limited:  # such keys are the same on the disk and in records
+            tests.append(lambda row: access.allows(row[0]))
         selection = parse_row_selection(values)
         rows = row_filter(self._node, selection.where)
         if rows is not None:

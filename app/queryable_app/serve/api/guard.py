@@ -19,6 +19,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.platform.log import event
+from queryable_app.serve.api.access import (
+    KEY_ACCESS,
+    ROUTE_PATH,
+    AccessRefused,
+    Gate,
+    KeyAccess,
+    unrestricted_answer,
+)
 from queryable_app.serve.api.request import (
     IS_HEAD,
     RESERVATION,
@@ -54,6 +62,7 @@ class Guard:
         self._counters = node.counters
         self._identity = identity
         self._limited = 0  # requests in flight that count against the limit
+        self._gate = None if node.authenticator is None else Gate(node, node.authenticator)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -69,6 +78,8 @@ class Guard:
         try:
             if limited:
                 self._require_room()
+            if self._gate is not None:
+                await self._gate.admit(inner)
             await self._app(inner, receive, sender)
         except ClientDisconnected:
             pass
@@ -77,6 +88,8 @@ class Guard:
             if sender.started:
                 raise  # the answer breaks off, so that the client cannot take it for a complete one
             self._counters.failures[failure.reason.slug] += 1
+            if self._gate is not None:
+                self._audit(failure, inner["path"])
             # The traceback refers to this frame, and the frame to the failure: the cycle would keep the body alive.
             failure.__traceback__ = None
             await to_response(problem_answer(failure, self._identity))(inner, receive, sender)
@@ -84,6 +97,14 @@ class Guard:
             reservation.end()
             self._limited -= limited
             self._counters.in_flight -= 1
+
+    def _audit(self, failure: Failure, path: str) -> None:
+        if isinstance(failure, AccessRefused):
+            self._node.audit.refused(
+                failure.why, failure.operation or path, failure.detail, failure.subject, failure.key
+            )
+        elif failure.reason in (Reason.UNAUTHENTICATED, Reason.FORBIDDEN):
+            self._node.audit.refused(failure.reason.slug, path, failure.detail)
 
     def _require_room(self) -> None:
         """Refuse a request beyond the limits on requests and on unsent answers."""
@@ -109,6 +130,7 @@ class _Sender:
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
+            self._check_access(message["status"])
             self.started = True
             route = getattr(self._scope.get("route"), "path", "")
             self._node.counters.answers[route, message["status"]] += 1
@@ -124,6 +146,17 @@ class _Sender:
             if _CLOSED not in str(error):
                 raise
             raise ClientDisconnected from None
+
+    def _check_access(self, status: int) -> None:
+        """Refuse an answer of another route than the gate has admitted, or one with keys that the caller may not read."""
+        admitted = self._scope.get(ROUTE_PATH)
+        if admitted is None or status >= 400:
+            return
+        access: KeyAccess | None = self._scope.get(KEY_ACCESS)
+        if getattr(self._scope.get("route"), "path", admitted) != admitted or not (
+            access is None or access.applied
+        ):
+            raise unrestricted_answer()
 
     async def _send_in_pieces(self, message: Message) -> None:
         """Send each piece after the client has taken the one before, so that the request stays in flight until then."""

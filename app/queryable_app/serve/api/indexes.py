@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from queryable_app.config.indexes import IndexSpec
 from queryable_app.errors import Failure, Reason, invalid, shown
+from queryable_app.serve.api.access import key_access
 from queryable_app.serve.api.openapi import (
     GROUPS,
     INDEX_COUNTED,
@@ -92,6 +93,7 @@ def routes(node: Node, reads: Reads, indexes: RowIndexes) -> APIRouter:
         """Return the number of rows whose indexed value is `eq`, or from `from` up to, but not including, `to`."""
         index = _index_in_path(request, indexes)
         values = parse_parameters(request, MANY_OPTIONS, *_COUNT)
+        key_access(request).require_all_keys("the count of an index")
         negotiate(accept_header(request), (JSON,))
         where = parse_row_selection(values).where
         bounds = _bounds(index, values, "values" if where is None else "rows")
@@ -118,6 +120,7 @@ def routes(node: Node, reads: Reads, indexes: RowIndexes) -> APIRouter:
     async def top_rows(request: Request) -> Response:
         """Return the rows with the greatest values of an index, the greatest one first."""
         values = parse_parameters(request, MANY_OPTIONS, *_TOP)
+        key_access(request).require_all_keys("a list of the greatest values")
         negotiate(accept_header(request), (JSON,))
         index = _index_of_parameter(indexes, single(values, "by"))
         count = whole_number(values, "k", 1, TOP_MAX) or _TOP_ROWS

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from queryable_app.errors import Failure, Reason, invalid, shown
+from queryable_app.serve.api.access import key_access
 from queryable_app.serve.api.openapi import FILTER, POINT_OPTIONS, openapi_parameters
 from queryable_app.serve.api.request import accept_header, multi_read_options, parse_parameters
 from queryable_app.serve.api.responses import RowStream
@@ -47,6 +48,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     async def key_filter(request: Request) -> Response:
         """Return a filter of the keys of all partitions, or of one: docs/queries.md describes its form."""
         values = parse_parameters(request, POINT_OPTIONS, *_PARAMETERS)
+        key_access(request).require_all_keys("a filter")
         negotiate(accept_header(request), (BYTES,))
         rate = _rate(single(values, "rate"))
         partition = whole_number(values, "partition", 0, reads.replicas.partitions - 1)

@@ -117,6 +117,8 @@ class _NodeCollector(Collector):
             answers.add_metric([route, str(status)], count)
         yield answers
         yield _counters("qt_failures", "Requests that failed.", "reason", tuple(counters.failures.items()))
+        refused = tuple(self._node.audit.refused_by_reason.items())
+        yield _counters("qt_refused", "Requests that authentication or a rule refused.", "reason", refused)
         yield _gauge("qt_requests_in_flight", "Requests in flight.", counters.in_flight)
 
     def _connections(self) -> Iterator[Metric]:

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from queryable_app.errors import Failure, Reason, invalid, shown
+from queryable_app.serve.api.access import key_access
 from queryable_app.serve.api.openapi import ITEMS, KEYS_BODY, MANY_OPTIONS, openapi_parameters
 from queryable_app.serve.api.request import (
     Parameters,
@@ -47,6 +48,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         render = RowSelection(fields=parse_fields(values)).render(node.render)
         async with within_deadline(deadline):  # no local variable keeps the body or its JSON values alive
             keys = await record_keys(await json_body(request, node), values, node)
+        key_access(request).require(keys)
         if len(keys) > KEYS_BETWEEN_YIELDS:
             node.read_admission.require_slot_for_long_read()
         reservation = answer_reservation(request)

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.policy.freshness import DEADLINE_MS_MAX
 from queryable_app.serve.api import writes
+from queryable_app.serve.api.access import key_access
 from queryable_app.serve.api.openapi import RECORDS_BODY, WRITTEN, openapi_parameters
 from queryable_app.serve.api.request import (
     VALUES_MAX,
@@ -80,6 +81,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         if once is not None and (owner := writes.other_owner(request, node, once)) is not None:
             body = await read_body(request)
             writes.require_rate(request, node, len(body))
+            key_access(request).applied = True  # by the other node, which checks the caller's token again
             return to_response(await writes.pass_on(request, values, node, owner, body, deadline_seconds))
 
         async def parse(body: bytes, steps: StepBudget) -> tuple[list[Record], bool]:
@@ -90,6 +92,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         records, many = await parse_body(request, node, parse)
         writes.require_record_sizes(node, records)
         keys = [key for key, _ in records]
+        once = _authorize(request, node, "write", keys, once)
         placed = await partitions_in_steps(keys, reads.partitioning.for_writes, StepBudget())
         partitions = [partition for partition in placed if partition is not None]
         assert len(partitions) == len(records)
@@ -114,6 +117,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         writes.require_rate(request, node, len(record_key))
         if once is not None and (owner := writes.other_owner(request, node, once)) is not None:
             return to_response(await writes.pass_on(request, values, node, owner, b"", deadline_seconds))
+        once = _authorize(request, node, "delete", [record_key], once)
         partitions, tombstone = _partitions_with_row(reads, record_key), (record_key, None)
         acknowledged = (
             await writes.write(node, [tombstone] * len(partitions), partitions, deadline_seconds)
@@ -124,6 +128,20 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         return to_response(json_answer(acknowledged if many else acknowledged[0], reads.identity))
 
     return router
+
+
+def _authorize(
+    request: Request, node: Node, operation: str, keys: Sequence[bytes], once: str | None
+) -> str | None:
+    """Refuse a write of keys that the caller may not write, and log an allowed one.
+
+    Return the Idempotency-Key under which it is remembered: two callers may choose the same one."""
+    if node.authenticator is None:
+        return once
+    access = key_access(request)
+    access.require(keys)
+    node.audit.wrote(operation, access.subject, keys)
+    return None if once is None else f"{access.subject}\n{once}"
 
 
 def _require_writes_enabled(node: Node) -> None:

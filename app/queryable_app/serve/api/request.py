@@ -18,6 +18,7 @@ from starlette.types import Scope
 
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.policy.freshness import ReadOptions, parse_read_options
+from queryable_app.serve.api.access import key_access
 from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.base.step_budget import ITEM_BYTES, StepBudget
 from queryable_app.serve.node import Node
@@ -97,8 +98,10 @@ def allows_partial(values: Parameters) -> bool:
 
 
 def key_in_path(request: Request, values: Parameters, codec: KeyCodec) -> bytes:
-    """Return the record key at the end of the path."""
-    return _parse_key(request.scope[RAW_KEY], values, codec)
+    """Return the record key at the end of the path, which the caller may use."""
+    key = _parse_key(request.scope[RAW_KEY], values, codec)
+    key_access(request).require((key,))
+    return key
 
 
 def prefix_in_path(request: Request, values: Parameters, codec: KeyCodec) -> bytes:

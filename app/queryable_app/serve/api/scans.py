@@ -12,6 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from queryable_app.errors import invalid
+from queryable_app.serve.api.access import key_access
+from queryable_app.serve.api.key_ranges import restricted
 from queryable_app.serve.api.openapi import COUNTED, MANY_OPTIONS, PAGE, openapi_parameters
 from queryable_app.serve.api.request import (
     Parameters,
@@ -136,6 +138,8 @@ class RowRequest:
         self._timed = timed
         self._request = request
         self._selection = parse_row_selection(values)
+        if record_key is None:
+            bounds, scope = self._restricted(bounds, scope)
         self._scope = self._selection.scope(scope)  # what a cursor belongs to
         self._form = negotiate(accept_header(request), (JSON, NDJSON))
         rows_max = reads.node.settings.page_rows_max if self._form == JSON else _STREAM_ROWS_MAX
@@ -146,6 +150,15 @@ class RowRequest:
         )
         self._options, self._deadline = multi_read_options(request, values, reads)
         self._partial = allows_partial(values)
+
+    def _restricted(self, bounds: Bounds, scope: str) -> tuple[Bounds, str]:
+        """Return the range that the caller may read, and a scope in which only the same caller's cursors count."""
+        access = key_access(self._request)
+        if self._index is not None:
+            access.require_all_keys("a page of an index")
+        elif access.limited:
+            return restricted(bounds, access, self._timed is not None), f"{scope} of {access.prefixes!r}"
+        return bounds, scope
 
     def _after_cursor(self, token: str | None, bounds: Bounds) -> Bounds:
         if token is None:
@@ -250,15 +263,21 @@ async def _count_rows(reads: Reads, request: Request) -> Response:
     where = parse_row_selection(values).where
     if where is not None and approximate == "true":
         raise invalid("approximate", "an estimate counts all keys", "leave out `where`, or count exactly")
+    access = key_access(request)
+    bounds = restricted(Bounds(), access)
+    if access.limited and approximate == "true":
+        raise invalid(
+            "approximate", "an estimate counts all keys", "count the keys that the token allows exactly"
+        )
     # If a key may be in several partitions, only its newest record says whether it counts.
     exact = approximate == "false" or reads.partitioning.scattered
     if exact:
         reads.node.read_admission.require_slot_for_long_read()
 
     async def count_keys(covered: Coverage) -> int:
-        if reads.partitioning.scattered:
+        if access.limited or reads.partitioning.scattered:
             reservation = answer_reservation(request)
-            rows = covered_rows(reads, covered, Bounds(), deadline, reservation, None, where)
+            rows = covered_rows(reads, covered, bounds, deadline, reservation, None, where)
             async with aclosing(rows) as batches:
                 return await count(batches)
         return await count_covered(reads, covered, not exact, deadline, where)

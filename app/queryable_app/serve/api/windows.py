@@ -18,6 +18,8 @@ from queryable_app.aggregates.clock import TIME_MAX_MS, TIME_MIN_MS
 from queryable_app.aggregates.window_keys import START_MAX_MS, START_MIN_MS, first_key, key_after, window_key
 from queryable_app.aggregates.windows import Windows
 from queryable_app.errors import Failure, Reason
+from queryable_app.serve.api.access import key_access
+from queryable_app.serve.api.key_ranges import restricted
 from queryable_app.serve.api.openapi import (
     MANY_OPTIONS,
     POINT_OPTIONS,
@@ -129,7 +131,7 @@ def routes(node: Node, reads: Reads, windows: WindowRows) -> APIRouter:
         column = check_column(windows.spec, single(values, "by"))
         count = whole_number(values, "k", 1, TOP_MAX) or _TOP_ROWS
         greatest = choice(values, "order", ("desc", "asc")) == "desc"
-        bounds = Bounds(starts=_times(values))
+        bounds = restricted(Bounds(starts=_times(values)), key_access(request), of_windows=True)
         options, deadline = multi_read_options(request, values, reads)
         partial, reservation = allows_partial(values), answer_reservation(request)
         node.read_admission.require_slot_for_long_read()

@@ -76,7 +76,8 @@ async def pass_on(
         raise _unanswered(Reason.DEADLINE_EXCEEDED, node, owner) from None
     except PeerUnavailable:
         raise _unanswered(Reason.NOT_AVAILABLE, node, owner) from None
-    if response.status in TOKEN_REFUSED_STATUSES:
+    refuses_caller = any(name == b"www-authenticate" for name, _ in response.headers)
+    if response.status in TOKEN_REFUSED_STATUSES and not refuses_caller:
         raise _unanswered(Reason.NOT_AVAILABLE, node, owner)
     return client_answer(response)
 

@@ -211,12 +211,14 @@ class BoundedProtocol(StrictProtocol):
         else:
             self.refuse(failure)
 
-    def _reject(self, cycle: RequestResponseCycle, answer: Answer) -> None:
+    def _reject(
+        self, cycle: RequestResponseCycle, answer: Answer, reason: Reason = Reason.OVERLOADED
+    ) -> None:
         if self.body_reservation is not None:
             self.body_reservation.end()
         if self.node.draining and not is_from_node(cycle.scope["path"], cycle.scope["headers"]):
             cycle.keep_alive = False
-        self.node.counters.failures[Reason.OVERLOADED.slug] += 1
+        self.node.counters.failures[reason.slug] += 1
         self.node.counters.answers["", answer.status] += 1
         encoded = self.encode_answer(answer, b"" if cycle.keep_alive else CLOSE_LINE)
         if cycle.scope["method"] == "HEAD":

@@ -18,26 +18,21 @@ from urllib.parse import unquote_to_bytes
 
 from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure
 from queryable_app.serve.api.guard import PIECE_BYTES, to_failure
-from queryable_app.serve.base.admission import overloaded
 from queryable_app.serve.base.answer_reservation import AnswerReservation
-from queryable_app.serve.http.bounded_protocol import CLOSE_LINE, BoundedProtocol
-from queryable_app.serve.http.connections import ConnectionAdmission
-from queryable_app.serve.http.head_cache import HeadCache, HeadKind
-from queryable_app.serve.http.multi_get_lane import MULTI_GET, MultiGetHeads, MultiGetLane
-from queryable_app.serve.node import Node
+from queryable_app.serve.http.bounded_protocol import CLOSE_LINE
+from queryable_app.serve.http.head_cache import HeadKind, Heads
+from queryable_app.serve.http.multi_get_lane import MULTI_GET, MultiGetLane
 from queryable_app.serve.peers.forwarded_reads import ForwardedRead
 from queryable_app.serve.peers.peers import HEARTBEAT
-from queryable_app.serve.reads.local_multi_get import LocalMultiGets
-from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.http_text import JSON, Answer, body_answer, problem_answer
 
 _PLAIN: Final = HeadKind.PLAIN
-_PREFIX: Final = b"GET /v1/keys/"
-_SUFFIX: Final = b" HTTP/1.1"
+PREFIX: Final = b"GET /v1/keys/"
+SUFFIX: Final = b" HTTP/1.1"
 _HEARTBEAT: Final = b"GET %b HTTP/1.1" % HEARTBEAT.encode()
-_REQUEST_BYTES_MAX: Final = 8192
+REQUEST_BYTES_MAX: Final = 8192
 # Of a path in which each byte stands for itself.
-_REQUEST_LINE: Final = re.compile(rb"GET /v1/keys/([A-Za-z0-9\-._~!$&'()*+,;=:@/]+) HTTP/1\.1(?=\r)").match
+REQUEST_LINE: Final = re.compile(rb"GET /v1/keys/([A-Za-z0-9\-._~!$&'()*+,;=:@/]+) HTTP/1\.1(?=\r)").match
 # A path of these bytes has one meaning. uvicorn accepts or refuses any other.
 _PATH_BYTES: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+,;=:@/%"
 
@@ -45,8 +40,9 @@ _PATH_BYTES: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234
 class FastLane(MultiGetLane):
     """Answer plain point reads of one connection. `protocol_class` binds it to a node."""
 
-    heads: ClassVar[HeadCache]
+    heads: ClassVar[Heads]
 
+    credentials = b""  # the line with the client's token, for another node
     forward: ForwardedRead | None = None  # the client's request, while another node answers it
     reservation: AnswerReservation | None = None  # of a large answer that is not sent completely
     incomplete_request = b""  # the beginning of a request that another node forwards
@@ -60,7 +56,7 @@ class FastLane(MultiGetLane):
 
     def data_received(self, data: bytes) -> None:
         """Answer a request whose row is found at once; `_receive` takes any other input."""
-        request = _REQUEST_LINE(data)
+        request = REQUEST_LINE(data)
         if (
             request is not None
             and self.idle_since is not None
@@ -104,7 +100,7 @@ class FastLane(MultiGetLane):
             data, self.incomplete_request = self.incomplete_request + data, b""
             self.head_since, self.idle_since = None, self.sweeps
         if self.idle_since is not None:
-            if data.startswith(_PREFIX):
+            if data.startswith(PREFIX):
                 end = data.find(b"\r\n")
                 head_end = data.find(b"\r\n\r\n", end) + 4
                 if head_end <= self.request_bytes_max:
@@ -133,11 +129,11 @@ class FastLane(MultiGetLane):
     def _try_answer(self, data: bytes, end: int) -> bool:
         """Answer or forward a request. Return False if it needs a task: to wait, to read several nodes, to fail, or to send
         a large answer."""
-        key = data[len(_PREFIX) : end - len(_SUFFIX)]
+        key = data[len(PREFIX) : end - len(SUFFIX)]
         if (
             self.reads.plain_reads_wait
             or self.flow.write_paused
-            or not data.startswith(_SUFFIX, end - len(_SUFFIX))
+            or not data.startswith(SUFFIX, end - len(SUFFIX))
             or key.translate(None, _PATH_BYTES)
         ):
             return False
@@ -169,7 +165,11 @@ class FastLane(MultiGetLane):
 
     def _forward(self, key: bytes, refusal: Failure) -> bool:
         forward = self.node.forwarded_reads.plain(
-            self, key, refusal, self.loop.time() + self.reads.defaults.deadline_ms / 1000
+            self,
+            key,
+            refusal,
+            self.loop.time() + self.reads.defaults.deadline_ms / 1000,
+            self.credentials,
         )
         if forward is None:
             return False
@@ -239,25 +239,25 @@ class FastLane(MultiGetLane):
                 self.incomplete_request = data[at:]
                 break
             if (
-                not data.startswith(_PREFIX, at)
-                or not data.startswith(_SUFFIX, end - len(_SUFFIX))
+                not data.startswith(PREFIX, at)
+                or not data.startswith(SUFFIX, end - len(SUFFIX))
                 or self.heads[data[end:head_end]] is not HeadKind.FORWARDED
                 or self.reads.plain_reads_wait
             ):
                 break
             # Another node repeats its header lines, so nearly always they separate all the keys in `data`.
-            tail = data[end - len(_SUFFIX) : head_end]
+            tail = data[end - len(SUFFIX) : head_end]
             last = data.rfind(tail)
-            keys = data[at + len(_PREFIX) : last].split(tail + _PREFIX)
+            keys = data[at + len(PREFIX) : last].split(tail + PREFIX)
             if b"".join(keys).translate(None, _PATH_BYTES):
-                last = end - len(_SUFFIX)
-                keys = [data[at + len(_PREFIX) : last]]
+                last = end - len(SUFFIX)
+                keys = [data[at + len(PREFIX) : last]]
                 if keys[0].translate(None, _PATH_BYTES):
                     break
             answered = self._answer_keys(keys)
             if answered < len(keys):
-                left = (tail + _PREFIX).join(keys[answered:])
-                self.unparsed = _PREFIX + left + data[last:]
+                left = (tail + PREFIX).join(keys[answered:])
+                self.unparsed = PREFIX + left + data[last:]
                 self.flow.pause_reading()
                 break
             at = last + len(tail)
@@ -346,25 +346,3 @@ class FastLane(MultiGetLane):
             self.closes_after_answer = True
         else:
             super().shutdown()
-
-
-def protocol_class(node: Node) -> type[FastLane]:
-    """Return the protocol of one node, as uvicorn's `http=` takes it."""
-    reads = Reads(node)
-    admission: ConnectionAdmission[BoundedProtocol] = ConnectionAdmission()
-    heads = HeadCache(node.peers.accepts_token)
-    attributes = {
-        "node": node,
-        "head_bytes_max": node.settings.head_bytes_max,
-        "reads": reads,
-        "request_bytes_max": min(_REQUEST_BYTES_MAX, node.settings.head_bytes_max),
-        "heads": heads,
-        "multi_get_heads": MultiGetHeads(heads),
-        "multi_gets": LocalMultiGets(reads),
-        "admission": admission,
-        "open": admission.open,
-        "overloaded_answer": problem_answer(
-            overloaded("more requests wait than can be answered soon"), reads.identity
-        ),
-    }
-    return type("NodeProtocol", (FastLane,), attributes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from enum import Enum
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from queryable_app.contract import NODE_HEADER
 from queryable_app.policy.freshness import DEADLINE_MS_MAX
@@ -74,6 +74,14 @@ def classify_head(block: bytes, accepts_token: Callable[[str], bool]) -> HeadKin
     if node_headers.keys() == {NODE_HEADER} and accepts_token(node_headers[NODE_HEADER]):
         return HeadKind.FROM_NODE
     return HeadKind.OTHER
+
+
+class Heads(Protocol):
+    """Map the bytes of a block of header lines to its kind."""
+
+    def __getitem__(self, block: bytes, /) -> HeadKind: ...
+
+    def get(self, block: bytes, /) -> HeadKind | None: ...
 
 
 class BlockCache(dict[bytes, T]):

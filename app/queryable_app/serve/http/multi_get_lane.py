@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 
 from queryable_app.errors import Reason
 from queryable_app.serve.http.bounded_protocol import CLOSE_LINE, BoundedProtocol
-from queryable_app.serve.http.head_cache import BlockCache, HeadCache, HeadKind
+from queryable_app.serve.http.head_cache import BlockCache, HeadKind, Heads
 from queryable_app.serve.reads.local_multi_get import BODY_BYTES_MAX, LocalMultiGets
 from queryable_app.wire.http_text import Answer
 
@@ -151,7 +151,7 @@ class QueuedMultiGet:
 class MultiGetHeads(BlockCache[int]):
     """Map the bytes of a block of header lines to the length of the body, or -1 if a line may change the answer."""
 
-    def __init__(self, heads: HeadCache) -> None:
+    def __init__(self, heads: Heads) -> None:
         super().__init__(self._length)
         self._heads = heads
 

@@ -25,6 +25,7 @@ _SWEEP_SECONDS: Final = 0.005
 _NEVER: Final = -inf
 _NO_HOPS: Final = b"\r\nqt-hops: 0\r\n"
 _ONE_HOP: Final = b"\r\nqt-hops: 1\r\n"
+_CHALLENGE: Final = b"\r\nwww-authenticate: "  # it refuses the client's token, and not this node's
 
 
 class ResponseSink(Protocol):
@@ -91,7 +92,7 @@ class ForwardedRead(ABC):
     def on_response(self, ordinal: int, status: int, head: bytes, body: bytes) -> None:
         if self._sink is None:
             return
-        if status in TOKEN_REFUSED_STATUSES:
+        if status in TOKEN_REFUSED_STATUSES and _CHALLENGE not in head:
             self.on_failure(ordinal)
             return
         head = head.replace(_NO_HOPS, _ONE_HOP, 1)
@@ -117,7 +118,7 @@ class ForwardedRead(ABC):
 class _PlainRead(ForwardedRead):
     """A read without options, sent on the peer's pipeline. It gets its `Attempts` if its first node fails or takes long."""
 
-    __slots__ = ("candidates", "content", "is_late", "is_resent", "key", "sent_at")
+    __slots__ = ("candidates", "content", "credentials", "is_late", "is_resent", "key", "sent_at")
 
     def __init__(
         self,
@@ -127,6 +128,7 @@ class _PlainRead(ForwardedRead):
         deadline: float,
         candidates: Sequence[int],
         key: bytes,
+        credentials: bytes,
     ) -> None:
         self._reads = reads
         self._sink = sink
@@ -136,6 +138,7 @@ class _PlainRead(ForwardedRead):
         self._overloaded = False
         self.candidates = candidates
         self.key = key  # as it stands in the path
+        self.credentials = credentials  # the header line with the client's token, or nothing
         self.is_late = self.is_resent = False
         self.content = b""
         self.sent_at = _NEVER
@@ -164,7 +167,9 @@ class _PlainRead(ForwardedRead):
             self._attempts = self._reads.peers.attempts_of(self.candidates, self.deadline, first_sent_at)
 
     def _send(self, ordinal: int, now: float) -> bool:
-        return self._reads.peers.send_plain_read(ordinal, self.key, self, now, self.deadline)
+        return self._reads.peers.send_plain_read(
+            ordinal, self.key, self, now, self.deadline, self.credentials
+        )
 
 
 class _ReadWithOptions(ForwardedRead):
@@ -228,14 +233,16 @@ class ForwardedReads:
         return asyncio.get_running_loop().time()
 
     def plain(
-        self, sink: ResponseSink, key: bytes, refusal: Failure, deadline: float
+        self, sink: ResponseSink, key: bytes, refusal: Failure, deadline: float, credentials: bytes = b""
     ) -> ForwardedRead | None:
-        """Prepare a plain read of a key, as it stands in the path. None: no other node has the partition."""
+        """Prepare a plain read of a key, as it stands in the path. None: no other node has the partition.
+
+        `credentials` is the header line with the client's token, or nothing."""
         assert refusal.partition is not None
         candidates = self.peers.candidates(refusal.partition)
         if not candidates:
             return None
-        return _PlainRead(self, sink, refusal, deadline, candidates, key)
+        return _PlainRead(self, sink, refusal, deadline, candidates, key, credentials)
 
     async def with_options(
         self,

@@ -23,6 +23,8 @@ class FirstSend(PlainRead, Protocol):
 
     key: bytes
     """As it stands in the path."""
+    credentials: bytes
+    """The header line with the client's token, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +48,10 @@ class Peer:
         if tail is None:
             tail = self.plain_tails[left_ms] = b"%b%d\r\n\r\n" % (self.plain_lines, left_ms or 1)
         return tail
+
+
+def plain_request(key: bytes, tail: bytes, credentials: bytes) -> bytes:
+    """Return a plain read. The client's token, if it has one, goes with it, and the other node checks it again."""
+    if not credentials:
+        return PLAIN_READ + key + tail
+    return b"%b%b%b%b\r\n" % (PLAIN_READ, key, tail[:-2], credentials)

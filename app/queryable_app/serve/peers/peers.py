@@ -40,7 +40,7 @@ from queryable_app.serve.peers.client import (
 from queryable_app.serve.peers.connection import host_line
 from queryable_app.serve.peers.heartbeats import Heartbeats
 from queryable_app.serve.peers.own_heartbeat import OwnHeartbeat
-from queryable_app.serve.peers.peer import PLAIN_READ, FirstSend, Peer
+from queryable_app.serve.peers.peer import FirstSend, Peer, plain_request
 from queryable_app.serve.peers.pipeline import ReadPipeline, ResponseHandler
 from queryable_app.serve.store.replicas import Replicas
 
@@ -327,21 +327,28 @@ class Peers(Background):
             return False
         tail = peer.plain_tail(seconds)
         for read in reads:
-            read.content = PLAIN_READ + read.key + tail
+            read.content = plain_request(read.key, tail, read.credentials)
             read.sent_at = now
         peer.pipeline.send_now(reads)
         self.hedges.note_requests(len(reads))
         return True
 
     def send_plain_read(
-        self, ordinal: int, key: bytes, handler: ResponseHandler, now: float, deadline: float
+        self,
+        ordinal: int,
+        key: bytes,
+        handler: ResponseHandler,
+        now: float,
+        deadline: float,
+        credentials: bytes = b"",
     ) -> bool:
         """Send a read of a key, as it stands in a path. False: the node has left, or too many reads wait for it."""
         peer = self._peers.get(ordinal)
         if peer is None:
             return False
         peer.health.asked(now)
-        return peer.pipeline.send(PLAIN_READ + key + peer.plain_tail(deadline - now), handler, now)
+        request = plain_request(key, peer.plain_tail(deadline - now), credentials)
+        return peer.pipeline.send(request, handler, now)
 
     async def send_read(
         self, ordinal: int, target: bytes, headers: bytes, options: ReadOptions, deadline: float
