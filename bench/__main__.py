@@ -13,6 +13,7 @@ from pathlib import Path
 NAMES = (
     "beside_streams",
     "point_read",
+    "tls",
     "forwarded_read",
     "workers",
     "multi_get",

@@ -12,6 +12,7 @@ import os
 import random
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 import time
@@ -24,7 +25,12 @@ from bench.harness import Result, median, quantiles
 from bench.server import key_of, value_of
 
 PORTS = {"node": 18080, "asgi": 18081, "fastapi": 18082}
+TLS_PORT = 18083
 KEYS = 1_000_000
+
+_UNVERIFIED = ssl.create_default_context()  # of a server that this process has started
+_UNVERIFIED.check_hostname = False
+_UNVERIFIED.verify_mode = ssl.CERT_NONE
 
 # Made before the start: `wrk.format` takes longer than a node to answer.
 WRK_SCRIPT = """
@@ -46,15 +52,15 @@ end
 @contextmanager
 def server(kind: str, directory: Path) -> Iterator[int]:
     """Run one kind of server on core 0, and yield its port."""
-    port = PORTS[kind]
+    port, scheme = (TLS_PORT, "https") if kind == "tls" else (PORTS[kind], "http")
     command = ["taskset", "-c", "0", sys.executable, "-m", "bench.server", kind, str(directory), str(port)]
     process = subprocess.Popen(command)
     try:
         deadline = time.monotonic() + 20
         while True:
             try:
-                url = f"http://127.0.0.1:{port}/v1/keys/{key_of(7).decode()}"
-                with urllib.request.urlopen(url, timeout=1) as answer:
+                url = f"{scheme}://127.0.0.1:{port}/v1/keys/{key_of(7).decode()}"
+                with urllib.request.urlopen(url, timeout=1, context=_UNVERIFIED) as answer:
                     assert answer.read() == value_of(7)
                     break
             except OSError:
@@ -67,11 +73,11 @@ def server(kind: str, directory: Path) -> Iterator[int]:
         process.wait(10)
 
 
-def closed_loop(port: int, script: Path, seconds: int, connections: int = 32) -> float:
+def closed_loop(port: int, script: Path, seconds: int, connections: int = 32, scheme: str = "http") -> float:
     """Return the requests per second, and check that all answers are 200."""
     command = ["taskset", "-c", "1", "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script)]
     out = subprocess.run(
-        [*command, f"http://127.0.0.1:{port}"], capture_output=True, text=True, check=True
+        [*command, f"{scheme}://127.0.0.1:{port}"], capture_output=True, text=True, check=True
     ).stdout
     assert "Non-2xx" not in out, out
     found = re.search(r"Requests/sec:\s+([\d.]+)", out)

@@ -1,9 +1,10 @@
 """Run a server for the read benchmarks: one store, three ways to put HTTP in front of it.
 
     python -m bench.server fill DIR KEYS
-    python -m bench.server node|asgi|fastapi DIR PORT
+    python -m bench.server node|tls|asgi|fastapi DIR PORT
 
-`node` is the product. `asgi` and `fastapi` are the shortest handlers that give the very same answer, freshness headers
+`node` is the product, and `tls` the product with the certificate in DIR/secret.
+ `asgi` and `fastapi` are the shortest handlers that give the very same answer, freshness headers
 and all, through a raw ASGI application and through a FastAPI route.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -26,6 +28,7 @@ from queryable_app.placement.assignment import initial_placement
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.serve.api.app import create_app
 from queryable_app.serve.http.protocol import protocol_class
+from queryable_app.serve.http.tls_listener import TlsServer
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.disk_format import ReplicaState, Row, encode_row
@@ -33,6 +36,7 @@ from queryable_app.wire.partitioners import partition_for
 
 PARTITIONS = 4
 TOPIC = "bench"
+SECRET = "secret"
 
 
 def key_of(number: int) -> bytes:
@@ -43,12 +47,13 @@ def value_of(number: int) -> bytes:
     return b'{"name":"customer","status":"active","amount":12345.67,"city":"Munich","pad":"%022d"}' % number
 
 
-def settings(directory: Path, port: int) -> NodeSettings:
+def settings(directory: Path, port: int, tls: bool = False) -> NodeSettings:
     placement = directory / "placement.json"
-    url = f"http://127.0.0.1:{port}"
+    url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
     placement.write_text(initial_placement("bench.r1", PARTITIONS, [url], 1).to_json())
     spec = directory / "spec.json"
-    spec.write_text(json.dumps({"kafka": {"bootstrapServers": "127.0.0.1:1"}, "topic": TOPIC}))
+    secured = {"tls": {"secretRef": {"name": "tls"}}} if tls else {}
+    spec.write_text(json.dumps({"kafka": {"bootstrapServers": "127.0.0.1:1"}, "topic": TOPIC, **secured}))
     return NodeSettings(
         name="bench-0",
         ordinal=0,
@@ -61,6 +66,7 @@ def settings(directory: Path, port: int) -> NodeSettings:
         placement_path=str(placement),
         http_host="127.0.0.1",
         http_port=port,
+        tls_dir=str(directory / SECRET) if tls else "",
     )
 
 
@@ -81,8 +87,8 @@ def fill(directory: Path, keys: int) -> None:
     node.replicas.close()
 
 
-def opened(directory: Path, port: int) -> Node:
-    node = Node.open(settings(directory, port))
+def opened(directory: Path, port: int, tls: bool = False) -> Node:
+    node = Node.open(settings(directory, port, tls))
     node.replicas.note_mismatches()
     return node
 
@@ -124,8 +130,8 @@ def fastapi_route(node: Node) -> FastAPI:
 
 
 async def serve(kind: str, directory: Path, port: int) -> None:
-    node = opened(directory, port)
-    if kind == "node":
+    node = opened(directory, port, kind == "tls")
+    if kind in ("node", "tls"):
         await serve_node(node, port)
     else:
         application = raw_asgi(node) if kind == "asgi" else fastapi_route(node)
@@ -139,7 +145,9 @@ async def serve_node(node: Node, port: int) -> None:
 
 async def _serve(node: Node, config: uvicorn.Config) -> None:
     keeper = asyncio.create_task(fresh(node))
-    await uvicorn.Server(config).serve()
+    server = TlsServer(config, node.tls, node.counters, node.settings.head_seconds_max)
+    sockets = [socket.create_server(("127.0.0.1", config.port), backlog=2048)] if node.tls else None
+    await server.serve(sockets)
     keeper.cancel()
 
 

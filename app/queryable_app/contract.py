@@ -91,7 +91,7 @@ class NodeSettings:
     """Kafka's addresses, in place of the ones in the spec."""
 
     advertised_url: str
-    """`http://host:port` at which other nodes reach this one."""
+    """`http://host:port`, or `https://` with TLS, at which other nodes reach this one."""
 
     data_dir: str
     """The directory of the stores. It survives a restart."""
@@ -130,6 +130,15 @@ class NodeSettings:
 
     internal_token_path: str = ""
     """A file with the revision's token for /internal. Empty: nodes do not call each other."""
+
+    tls_dir: str = ""
+    """A directory with `tls.crt`, `tls.key` and `ca.crt`: nodes speak TLS. Empty: they speak plain HTTP."""
+
+    node_tls_dir: str = ""
+    """A directory with such files that nodes show each other. Empty: those of `tls_dir`, for the host of an address."""
+
+    node_tls_name: str = ""
+    """The name in the certificate of `node_tls_dir`, by which nodes call each other."""
 
     group_key_format: str = ""
     """The format of group keys, where the view groups by other columns than the record key: `string`, `long` or `json`. Spark's

@@ -45,7 +45,8 @@ class NodeCluster:
     ) -> None:
         """Give each node its placement with the real addresses. The `complete` nodes, by default all, have complete replicas."""
         listeners = listen(len(placements))
-        self.addresses = [address_of(listener) for listener in listeners]
+        scheme = "https" if "tls" in spec else "http"
+        self.addresses = [address_of(listener).replace("http", scheme, 1) for listener in listeners]
         self.directory = directory
         self._placements = [replace(each, addresses=tuple(self.addresses)) for each in placements]
         self._complete = range(len(placements)) if complete is None else complete

@@ -24,6 +24,7 @@ from queryable_app.platform.clock import monotonic_ms
 from queryable_app.serve.api.app import create_app
 from queryable_app.serve.http.fast_lane import FastLane
 from queryable_app.serve.http.protocol import protocol_class
+from queryable_app.serve.http.tls_listener import TlsServer
 from queryable_app.serve.node import Node
 from queryable_app.wire.disk_format import ReplicaState, Row, encode_row
 from queryable_app.wire.partitioners import count_mismatches, partition_for, sum_of_mismatches
@@ -40,12 +41,12 @@ class Served:
     def __init__(self, node: Node, listener: socket.socket) -> None:
         self.node = node
         self.port: int = listener.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'http' if node.tls is None else 'https'}://127.0.0.1:{self.port}"
         self.app = create_app(node)
         self.protocol: type[FastLane] = protocol_class(node)
         self._listener = listener
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._server = uvicorn.Server(
+        self._server = TlsServer(
             uvicorn.Config(
                 self.app,
                 http=self.protocol,
@@ -54,7 +55,10 @@ class Served:
                 log_config=None,
                 access_log=False,
                 server_header=False,
-            )
+            ),
+            node.tls,
+            node.counters,
+            node.settings.head_seconds_max,
         )
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: uvloop.run(self._serve()), daemon=True)
@@ -65,12 +69,16 @@ class Served:
         while not self._server.started:
             await asyncio.sleep(0.001)
         await self.node.checkpoints.start()
+        if self.node.tls is not None:
+            await self.node.tls.start()
         await self.node.peers.start()
         self._started.set()
         await serving
         await self.node.assigned_replicas.stop()
         await self.node.peers.stop()
         await self.node.checkpoints.stop()
+        if self.node.tls is not None:
+            await self.node.tls.stop()
         self.node.replicas.close()
 
     def __enter__(self) -> Served:
@@ -183,7 +191,8 @@ class Served:
 
     def client(self, **options: Any) -> httpx.Client:
         """Return an HTTP client. It loads no trusted certificates, which would take longer than most tests."""
-        return httpx.Client(base_url=self.url, timeout=15, verify=False, **options)
+        defaults: dict[str, Any] = {"base_url": self.url, "timeout": 15, "verify": False}
+        return httpx.Client(**(defaults | options))
 
 
 def now_ms() -> int:
@@ -205,7 +214,8 @@ def served(
     """Run a node of an empty topic, with complete replicas by default. Keywords set fields of its spec."""
     directory.mkdir(parents=True, exist_ok=True)
     listening = listener or socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    scheme = "https" if "tls" in spec else "http"
+    url = f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"
     first = placement or initial_placement("tests.users.r1", partitions, [url], 1)
     (directory / "placement.json").write_text(first.to_json())
     spec_path = directory / "spec.json"

@@ -42,11 +42,14 @@ from queryable_app.client.selection import Fields, selection_parameters
 from queryable_app.client.session import SessionPositions
 from queryable_app.client.transport import (
     RESPONSE_BYTES_MAX,
+    FilePath,
+    TlsFiles,
     headers_of,
     limits,
     response_of,
     timeouts,
     transport_failure,
+    verification,
 )
 from queryable_app.client.windows import Time
 from queryable_app.wire.cursors import Order
@@ -363,7 +366,7 @@ class QueryableTopic(_Reads):
 
     Share one client between all threads of a program: it keeps connections, and what it learns about the nodes.
     `url` is the service address, or any node's; several may be given. The options are the defaults of every read.
-    `headers` go with every request.
+    `headers` go with every request. `ca` is a file with the CA of the nodes' certificate, `cert` and `key` are the client's own.
     """
 
     def __init__(
@@ -372,12 +375,15 @@ class QueryableTopic(_Reads):
         *,
         headers: Mapping[str, str] | None = None,
         verify: SSLContext | bool = True,
+        ca: FilePath | None = None,
+        cert: FilePath | None = None,
+        key: FilePath | None = None,
         connections: int = CONNECTIONS,
         **options: Unpack[ReadOptions],
     ) -> None:
         operations = operations_for(url, time.monotonic)
         defaults = parse_options(options, ReadSettings())
-        http = http_client(connections, headers, verify)
+        http = http_client(connections, headers, verification(verify, TlsFiles(ca, cert, key)))
         super().__init__(ThreadTransport(http, connections), operations, defaults)
 
     def session(self, seen: Mapping[int, int] | None = None) -> Session:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import ssl
+from dataclasses import dataclass
 from typing import Final
 
 import httpx
 
 from queryable_app.client.attempts import FailureKind, Request, Response, TransportFailure, timed_out
+from queryable_app.client.exceptions import InvalidRequest
 
 RESPONSE_BYTES_MAX: Final = 256 << 20
 """Above the largest response of a node."""
@@ -31,6 +35,45 @@ def timeouts(seconds: float) -> httpx.Timeout:
     """Return the timeouts of an attempt that has `seconds` left."""
     left = max(0.001, seconds)
     return httpx.Timeout(left, connect=min(left, _CONNECT_SECONDS_MAX))
+
+
+FilePath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Name the files with which a client verifies nodes, and shows who it is."""
+
+    ca: FilePath | None = None
+    cert: FilePath | None = None
+    key: FilePath | None = None
+
+
+def verification(verify: ssl.SSLContext | bool, files: TlsFiles) -> ssl.SSLContext | bool:
+    """Return what httpx verifies nodes with. Raises InvalidRequest if the files cannot be used."""
+    if files == TlsFiles():
+        return verify
+    if verify is not True:
+        raise InvalidRequest(
+            "verify: goes without ca, cert and key", "load the files into your own SSLContext"
+        )
+    if (files.cert is None) is not (files.key is None):
+        raise InvalidRequest("cert, key: a client certificate needs both", "give both or neither")
+    try:
+        context = ssl.create_default_context(cafile=files.ca)
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(
+            f"ca: {files.ca} cannot be used: {error}", "give a file with certificates in PEM"
+        ) from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if files.cert is not None:
+        try:
+            # Never without a password: OpenSSL would prompt for it on the terminal, and wait.
+            context.load_cert_chain(files.cert, files.key, password="")
+        except (OSError, ValueError) as error:
+            advice = "give a certificate and the key that fits it, in PEM and without a password"
+            raise InvalidRequest(f"cert, key: {files.cert} cannot be used: {error}", advice) from None
+    return context
 
 
 def headers_of(request: Request) -> dict[str, str]:

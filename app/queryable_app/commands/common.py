@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
+from queryable_app.client.transport import TlsFiles
 from queryable_app.local import data_directory
 
 # Scripts rely on these numbers; every --help lists them.
@@ -33,9 +35,44 @@ Exit codes:
 DATA: Final = click.option(
     "--data", type=click.Path(path_type=Path), metavar="DIR", help="The data directory of a `qtopic run`."
 )
-URL: Final = click.option(
+_URLS = click.option(
     "--url", "urls", multiple=True, metavar="URL", help="The address of a node or of the view; repeatable."
 )
+_TLS_OPTIONS: Final = {
+    "ca": "The CA of the nodes' certificate.  [default: that of the run]",
+    "cert": "The client's own certificate, if the view needs one.",
+    "key": "The key of --cert.",
+}
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def URL(command: _Command) -> _Command:
+    """Add the options that name the nodes: addresses, and the files of TLS, which `tls_files` returns."""
+    for name, about in reversed(_TLS_OPTIONS.items()):
+        command = click.option(
+            f"--{name}",
+            f"tls_{name}",  # a command may have an argument of that name
+            type=click.Path(path_type=Path, dir_okay=False),
+            envvar=f"QTOPIC_{name.upper()}",
+            show_envvar=True,
+            expose_value=False,
+            callback=_note_tls_file,
+            metavar="FILE",
+            help=about,
+        )(command)
+    return _URLS(command)
+
+
+def _note_tls_file(context: click.Context, option: click.Parameter, given: Path | None) -> None:
+    context.meta[f"queryable_app.{option.name}"] = given
+
+
+def tls_files() -> TlsFiles:
+    """Return the files of TLS that the command's options name."""
+    given = click.get_current_context().meta
+    return TlsFiles(*(given.get(f"queryable_app.tls_{name}") for name in _TLS_OPTIONS))
+
+
 JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 
 

@@ -20,6 +20,7 @@ from queryable_app.local.resource_file import ResourceError, load_resource
 from queryable_app.local.run import Options, RunError, SpecRefused
 from queryable_app.local.run import run as run_resource
 from queryable_app.local.topics import KafkaUnreachable, TopicRefused
+from queryable_app.platform.certificates import CertificateError
 from queryable_app.platform.jars import JarsError
 
 _ADDRESSES: Final = re.compile(r"[^\s,]+:\d{1,5}(,[^\s,]+:\d{1,5})*")
@@ -107,6 +108,12 @@ class _Duration(click.ParamType[float]):
     metavar="RATE",
     help="Produce RATE example records (page views) a second to the topic.",
 )
+@click.option(
+    "--secrets",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where spec.tls.secretRef NAME is DIR/NAME, with tls.crt, tls.key and ca.crt.",
+)
 def run_command(
     file: Path,
     kafka: str,
@@ -117,12 +124,13 @@ def run_command(
     partitions: int,
     topic_wait: float,
     produce_examples: int,
+    secrets: Path | None,
 ) -> None:
     if kafka not in ("embedded", "file") and not _ADDRESSES.fullmatch(kafka):
         raise click.BadParameter(
             f"{kafka!r} is neither embedded, nor file, nor host:port", param_hint="--kafka"
         )
-    _run(file, Options(kafka, nodes, workers, data, port, partitions, topic_wait, produce_examples))
+    _run(file, Options(kafka, nodes, workers, data, port, partitions, topic_wait, produce_examples, secrets))
 
 
 def _run(file: Path, options: Options) -> None:
@@ -135,6 +143,8 @@ def _run(file: Path, options: Options) -> None:
         fail(INVALID, f"{file}: {e}")
     except KafkaSettingsError as e:
         fail(INVALID, f"{file}: spec.kafka.config: {e}")
+    except CertificateError as e:
+        fail(INVALID, f"{file}: {e}")
     except KafkaUnreachable as e:
         fail(UNREACHABLE, str(e))
     except (RunError, DirectoryError, JarsError, BrokerError, TopicRefused, SettingsError) as e:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
+from queryable_app.client.transport import TlsFiles
 from queryable_app.commands.common import (
     BROKEN,
     DATA,
@@ -129,7 +130,8 @@ def _wait(directory: Path, desired: DesiredScale, progress: Progress) -> None:
 
 def change_progress(run: Mapping[str, Any]) -> str:
     """Return what the nodes report of a change: failed replicas, and the progress of those that hydrate."""
-    with View([node["url"] for node in run["nodes"]]) as view:
+    files = TlsFiles(ca=run.get("ca"))
+    with View([node["url"] for node in run["nodes"]], files) as view:
         statuses = view.statuses(_STATUS_TIMEOUT_MS).values()
     replicas = [replica for status in statuses if status for replica in status["partitions"]]
     parts = [

@@ -14,14 +14,15 @@ import click
 from queryable_app.client.attempts import Operation, Response
 from queryable_app.client.changes import Following
 from queryable_app.client.entries import entries_target
-from queryable_app.client.exceptions import DeadlineExceeded, Unreachable
+from queryable_app.client.exceptions import DeadlineExceeded, InvalidRequest, Unreachable
 from queryable_app.client.operations import Operations
 from queryable_app.client.options import ReadSettings, parse_options
 from queryable_app.client.rows import item_texts, parsed
 from queryable_app.client.scan import PAGE_ROWS, Scan, new_scan
 from queryable_app.client.sync_client import ThreadTransport, http_client
+from queryable_app.client.transport import TlsFiles, verification
 from queryable_app.client.windows import Target
-from queryable_app.commands.common import described_run
+from queryable_app.commands.common import described_run, tls_files
 from queryable_app.wire.cursors import Order
 
 T = TypeVar("T")
@@ -35,10 +36,12 @@ _CONNECTIONS_MAX: Final = 64
 class View:
     """The nodes at some addresses, and the view that they serve."""
 
-    def __init__(self, urls: Sequence[str]) -> None:
+    def __init__(self, urls: Sequence[str], files: TlsFiles) -> None:
         connections = min(len(urls) + 3, _CONNECTIONS_MAX)  # a key has a few replicas besides
         self._operations = Operations([url.rstrip("/") for url in urls], time.monotonic, retries=False)
-        self._transport = ThreadTransport(http_client(connections), connections)
+        self._transport = ThreadTransport(
+            http_client(connections, verify=verification(True, files)), connections
+        )
 
     def get(self, key: str, settings: ReadSettings) -> Response:
         """Return a node's own response to the read of a key. Raises QueryableTopicError.
@@ -155,7 +158,14 @@ def view_at(urls: Sequence[str], data: Path | None) -> View:
     for url in urls:
         if not url.startswith(("http://", "https://")):
             raise click.UsageError(f"{url} is not an address; it begins with http:// or https://")
-    return View(urls or [node["url"] for node in described_run(data)["nodes"]])
+    files = tls_files()
+    if not urls:
+        run = described_run(data)
+        urls, files = [node["url"] for node in run["nodes"]], replace(files, ca=files.ca or run.get("ca"))
+    try:
+        return View(urls, files)
+    except InvalidRequest as error:
+        raise click.UsageError(f"{error.detail}; {error.advice}") from None
 
 
 def typed_key(typed: str) -> str | bytes:

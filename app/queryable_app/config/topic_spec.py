@@ -19,6 +19,7 @@ from queryable_app.config.indexes import IndexSpec, parse_indexes
 from queryable_app.config.spec_fields import SpecError as SpecError
 from queryable_app.config.spec_fields import duration_ms as duration_ms
 from queryable_app.config.spec_fields import one_of, whole
+from queryable_app.config.tls import Tls, parse_tls
 from queryable_app.config.value_schema import SchemaSource, parse_schema_source, split_settings
 from queryable_app.config.writes import Writes, parse_writes
 
@@ -38,7 +39,6 @@ _BATCH_MS_MIN: Final = 5000
 # In the schema, and not implemented yet.
 _LATER: Final = {
     ("view", "history"): "history",
-    ("tls",): "TLS",
 }
 
 
@@ -103,6 +103,8 @@ class TopicSpec:
     high_water_percent: int = 85
     auth: AuthSpec | None = None
     """How callers are authenticated, and what they may do. None: every client that reaches the port may do everything."""
+    tls: Tls | None = None
+    """How nodes speak TLS. None: they speak plain HTTP."""
 
     @property
     def replication_factor(self) -> int:
@@ -157,6 +159,7 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
         on_data_loss=one_of(OnDataLoss, spec.get("onDataLoss", "Fail"), "spec.onDataLoss"),
         high_water_percent=spec.get("storage", {}).get("highWaterPercent", 85),
         auth=_auth(spec, view, aggregate),
+        tls=parse_tls(spec),
     )
     if parsed.aggregate is not None and parsed.aggregate.group_by:
         _check_groups(parsed, parsed.aggregate)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -11,6 +13,7 @@ import httpx
 from queryable_app.aggregates.clock import SourceClock
 from queryable_app.contract import NODE_HEADER, REKEY_PATH, NodeSettings
 from queryable_app.placement.assignment import Placement
+from queryable_app.platform.certificates import CertificateError, client_context, read_certificate_files
 from queryable_app.platform.mounted_files import read_token
 from queryable_app.policy.source_positions import SourceStart
 
@@ -31,8 +34,11 @@ class RekeyNodes:
 
     def __init__(self, settings: NodeSettings) -> None:
         self._placement_path = Path(settings.placement_path)
-        headers = {NODE_HEADER: read_token(settings)}
-        self._http = httpx.Client(timeout=_REQUEST_SECONDS, trust_env=False, headers=headers)
+        self._headers = {NODE_HEADER: read_token(settings)}
+        self._tls_dir = settings.node_tls_dir or settings.tls_dir
+        self._trusted = b""
+        self._extensions = {"sni_hostname": settings.node_tls_name} if settings.node_tls_name else {}
+        self._http = self._new_client()
 
     def report(
         self, state: str, detail: str, run: int, source_partitions: int = 0
@@ -41,13 +47,29 @@ class RekeyNodes:
         body = {"state": state, "detail": detail, "run": run, "sourcePartitions": source_partitions}
         placement = Placement.from_json(self._placement_path.read_text())
         replicas: list[ReplicaSources] = []
+        self._follow_ca()
         for address in placement.addresses:
             try:
-                answer = self._http.put(f"{address}{REKEY_PATH}", json=body)
+                answer = self._http.put(f"{address}{REKEY_PATH}", json=body, extensions=self._extensions)
                 replicas += [replica_sources(each) for each in answer.raise_for_status().json()["replicas"]]
             except (httpx.HTTPError, ValueError, KeyError, TypeError):
                 continue
         return replicas
+
+    def _new_client(self) -> httpx.Client:
+        verify: ssl.SSLContext | bool = client_context(self._trusted) if self._tls_dir else True
+        return httpx.Client(timeout=_REQUEST_SECONDS, trust_env=False, headers=self._headers, verify=verify)
+
+    def _follow_ca(self) -> None:
+        """Trust the CA that is mounted now. One that cannot be read leaves the client as it is."""
+        if not self._tls_dir:
+            return
+        with suppress(CertificateError):
+            trusted = read_certificate_files(Path(self._tls_dir)).ca
+            if trusted != self._trusted:
+                before, self._trusted = self._http, trusted
+                self._http = self._new_client()
+                before.close()
 
 
 def replica_sources(raw: Any) -> ReplicaSources:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from queryable_app.local.data_directory import DataDirectory
 from queryable_app.local.desired_scale import DESIRED_SCALE_FILE, DesiredScale
+from queryable_app.local.node_tls import node_client
 from queryable_app.local.placement_controller import PlacementController
 from queryable_app.local.pods import Pod, desired_placement, new_address, node_addresses, pod_settings
 from queryable_app.placement.assignment import Placement
@@ -37,11 +38,12 @@ class LocalCluster:
         fronts: Sequence[str] = (),
         workers: int = 1,
         group_key_format: str = "",
+        tls_dir: str = "",
     ) -> None:
         """`fronts` are the addresses of the pods. A pod of one node needs none: it has the node's."""
         self._name, self._spec, self._data, self._port = name, spec, data, port
         self._fronts, self._workers = list(fronts or placement.addresses), workers
-        self._group_key_format = group_key_format
+        self._group_key_format, self._tls_dir = group_key_format, tls_dir
         self.desired = desired
         self.pods: list[Pod] = []
         self._announced = 0
@@ -49,7 +51,7 @@ class LocalCluster:
         data.remove(DESIRED_SCALE_FILE)
         data.remove_pods_from(-(-len(placement.addresses) // workers))
         goal = desired_placement(desired, placement.addresses, workers)
-        self._controller = PlacementController(data, placement, goal)
+        self._controller = PlacementController(data, placement, goal, node_client(data, tls_dir))
         self._start_pods()
 
     @property
@@ -113,6 +115,7 @@ class LocalCluster:
                 placement.addresses[ordinal * workers : (ordinal + 1) * workers],
                 self._data,
                 self._group_key_format,
+                self._tls_dir,
             )
             self.pods.append(Pod(settings, self._data))
 
@@ -125,8 +128,8 @@ class LocalCluster:
         if desired is None or desired == self.desired or desired.refusal():
             return
         self.desired = desired
-        placed = len(self.pods)
-        more = [new_address(self._port, ordinal) for ordinal in range(placed, desired.nodes)]
+        placed, scheme = len(self.pods), "https" if self._tls_dir else "http"
+        more = [new_address(self._port, ordinal, scheme) for ordinal in range(placed, desired.nodes)]
         self._fronts[placed:] = more
         after = (*addresses, *node_addresses(more, self._workers))
         self._controller.set_desired(desired_placement(desired, after, self._workers))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from shlex import quote as shell_quoted
 from typing import Final
 from urllib.parse import quote
 
@@ -16,14 +17,18 @@ FIRST_ROWS: Final = 5
 
 
 class FirstRequests:
-    def __init__(self, urls: Sequence[str], spec: TopicSpec, http: httpx.Client) -> None:
+    def __init__(
+        self, urls: Sequence[str], spec: TopicSpec, http: httpx.Client, ca: str | None = None
+    ) -> None:
         self._urls = urls
         self._http = http
         has_windows = spec.aggregate is not None and spec.aggregate.window is not None
         self._of_key, self._of_all = ("windows", "windows") if has_windows else ("keys", "scan")
         if spec.entries is not None:
             self._of_key = self._of_all = "entries"
-        self._curl = "curl" if spec.auth is None else 'curl -H "Authorization: Bearer $TOKEN"'
+        trust = "" if ca is None else f" --cacert {shell_quoted(ca)}"
+        token = "" if spec.auth is None else ' -H "Authorization: Bearer $TOKEN"'
+        self._curl = f"curl{trust}{token}"
 
     def commands(self, key: str | None) -> Iterator[str]:
         """Yield commands to copy: a read of the key, if there is one, and reads of many keys."""

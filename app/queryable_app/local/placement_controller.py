@@ -13,7 +13,7 @@ from typing import Final
 
 import httpx
 
-from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH
+from queryable_app.contract import PLACEMENT_PATH
 from queryable_app.local.data_directory import DataDirectory
 from queryable_app.placement.assignment import DesiredPlacement, Placement, settled
 from queryable_app.placement.controller import NodeObservation, next_step, parse_observation, unresponsive
@@ -22,14 +22,15 @@ PLACEMENT_FILE: Final = "placement.json"
 
 _SETTLED_POLL_SECONDS: Final = 1.0
 _MOVING_POLL_SECONDS: Final = 0.25
-_TIMEOUT_SECONDS: Final = 2.0
 _THREADS: Final = 16
 
 
 class PlacementController:
-    """Drive the placement of one run."""
+    """Drive the placement of one run. It closes the client."""
 
-    def __init__(self, data: DataDirectory, placement: Placement, desired: DesiredPlacement) -> None:
+    def __init__(
+        self, data: DataDirectory, placement: Placement, desired: DesiredPlacement, http: httpx.Client
+    ) -> None:
         self.placement = placement
         """The newest placement."""
         self._desired = desired
@@ -39,8 +40,7 @@ class PlacementController:
         self._calls: dict[int, Future[NodeObservation]] = {}
         self._next_call_at: dict[int, float] = {}
         self._refusals: dict[int, str] = {}
-        token = data.internal_token().read_text()
-        self._http = httpx.Client(timeout=_TIMEOUT_SECONDS, trust_env=False, headers={NODE_HEADER: token})
+        self._http = http
         self._threads = ThreadPoolExecutor(_THREADS, "placement-controller")
         self._write()
 

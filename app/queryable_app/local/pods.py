@@ -39,7 +39,7 @@ class Pod:
         self.name = settings.name
         self.ordinal = settings.ordinal
         self.nodes = worker_settings(settings)
-        self._front = f"http://{settings.http_host}:{settings.http_port}"
+        self._front = settings.advertised_url
         self._environ = {**os.environ, **settings.to_env()}
         self._data = data
         self.serve = self._supervised("serve")
@@ -103,6 +103,7 @@ def pod_settings(
     nodes: Sequence[str],
     data: DataDirectory,
     group_key_format: str = "",
+    tls_dir: str = "",
 ) -> NodeSettings:
     """Write the spec's file, and return the settings of a pod: this machine's, `QT_` variables, and defaults.
 
@@ -124,15 +125,16 @@ def pod_settings(
         "worker_ports": ",".join(str(httpx.URL(url).port) for url in workers),
         "internal_token_path": data.internal_token(),
         "group_key_format": group_key_format,
+        "tls_dir": tls_dir,
     }
     variables = {ENV_PREFIX + field.upper(): str(value) for field, value in own.items()}
     return NodeSettings.from_env({**os.environ, **variables})
 
 
-def new_address(port: int, ordinal: int) -> str:
+def new_address(port: int, ordinal: int, scheme: str = "http") -> str:
     """Return the address of one more pod: the next port after the others if it is free."""
     next_port = port + ordinal
-    return f"http://{HOST}:{next_port if port and is_free(next_port, HOST) else free_ports(1)[0]}"
+    return f"{scheme}://{HOST}:{next_port if port and is_free(next_port, HOST) else free_ports(1)[0]}"
 
 
 def node_addresses(fronts: Sequence[str], workers: int) -> list[str]:
@@ -141,7 +143,8 @@ def node_addresses(fronts: Sequence[str], workers: int) -> list[str]:
         return list(fronts)
     taken = {httpx.URL(front).port for front in fronts}
     ports = [port for port in free_ports(len(fronts) * workers + len(taken)) if port not in taken]
-    return [f"http://{HOST}:{port}" for port in ports[: len(fronts) * workers]]
+    scheme = httpx.URL(fronts[0]).scheme if fronts else "http"
+    return [f"{scheme}://{HOST}:{port}" for port in ports[: len(fronts) * workers]]
 
 
 def desired_placement(desired: DesiredScale, addresses: Sequence[str], workers: int) -> DesiredPlacement:

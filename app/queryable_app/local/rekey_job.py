@@ -17,11 +17,16 @@ from queryable_app.platform.processes import Process, SupervisedProcess
 
 
 def start_rekey_job(
-    name: str, spec: Mapping[str, Any], application_id: str, front: str, data: DataDirectory
+    name: str,
+    spec: Mapping[str, Any],
+    application_id: str,
+    front: str,
+    data: DataDirectory,
+    tls_dir: str = "",
 ) -> SupervisedProcess:
     """Start the job, which finds the nodes by the placement."""
     settings = replace(
-        pod_settings(name, 0, spec, application_id, front, [front], data),
+        pod_settings(name, 0, spec, application_id, front, [front], data, tls_dir=tls_dir),
         run_dir=str(data.job_sockets("rekey")),
     )
     command = [sys.executable, "-m", "queryable_app.ingest.rekey"]

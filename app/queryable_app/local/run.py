@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
-
 from queryable_app.config.kafka_settings import kafka_connection
 from queryable_app.config.rekey import is_rekeyed
-from queryable_app.contract import GROUP_KEY_FORMAT_FILE, NODE_HEADER
+from queryable_app.contract import GROUP_KEY_FORMAT_FILE
 from queryable_app.local import data_directory, revision, topics
 from queryable_app.local.auth_secret import require_auth_secret
 from queryable_app.local.class_training import ClassTraining
@@ -28,6 +26,7 @@ from queryable_app.local.data_directory import RESOURCE_FILE, DataDirectory
 from queryable_app.local.desired_scale import DesiredScale
 from queryable_app.local.embedded_kafka import EmbeddedKafka
 from queryable_app.local.first_requests import FIRST_ROWS, FirstRequests
+from queryable_app.local.node_tls import ca_file, node_client, scheme_of, tls_directory
 from queryable_app.local.placement_controller import PLACEMENT_FILE
 from queryable_app.local.pods import (
     HOST,
@@ -91,13 +90,17 @@ class Options:
     example_rate: int = 0
     """Example records a second to produce to the topic. 0: none."""
 
+    secrets: Path | None = None
+    """A directory with a directory for each Secret that the resource names. None: there are no Secrets."""
+
 
 def run(resource: Resource, options: Options, progress: Progress) -> None:
     """Run until a signal requests the end, and return when everything has stopped."""
     raise_descriptor_limit()  # child processes inherit it
     _check_descriptors(1)  # before Spark starts to check the SQL
     with StopRequest.on_signals() as stop_request, contextlib.suppress(Stopped):
-        urls = _urls(options.port, options.nodes or resource.spec.replicas)
+        tls_directory(resource.spec, options.secrets)  # before anything starts
+        urls = _urls(options.port, options.nodes or resource.spec.replicas, scheme_of(resource.spec))
         with data_directory.opened(options.data) as data:
             running = _Run(resource, options, data, progress, stop_request, urls)
             try:
@@ -121,10 +124,8 @@ class _Run:
     ) -> None:
         self._resource, self._options, self._data, self._progress = resource, options, data, progress
         self._stop_request, self._urls = stop_request, urls
-        headers = {
-            NODE_HEADER: data.internal_token().read_text()
-        }  # for the status of nodes with authentication
-        self._http = httpx.Client(timeout=2, trust_env=False, headers=headers)
+        self._tls_dir = tls_directory(resource.spec, options.secrets)
+        self._http = node_client(data, self._tls_dir)
         self._bootstrap = resource.spec.bootstrap_servers
         self._broker: EmbeddedKafka | None = None
         self._supervised: list[SupervisedProcess] = []
@@ -275,7 +276,11 @@ class _Run:
         stored = self._data.read(PLACEMENT_FILE)
         # A pod of an earlier run that is too many now is stopped only once it hosts no replicas.
         pods_before = -(-len(stored["addresses"]) // workers) if stored else 0
-        fronts = [*self._urls, *(new_address(self._options.port, pod) for pod in range(pods, pods_before))]
+        scheme = scheme_of(self._resource.spec)
+        fronts = [
+            *self._urls,
+            *(new_address(self._options.port, pod, scheme) for pod in range(pods, pods_before)),
+        ]
         urls = node_addresses(fronts, workers)
         application_id = f"local.{self._resource.name}.r{number}"
         placement = start_placement(stored, application_id, partitions, urls, desired, workers)
@@ -292,11 +297,12 @@ class _Run:
                 fronts,
                 workers,
                 self._group_key_format,
+                self._tls_dir,
             )
         if self._group_key_format:
             with self._stop_request.deferred():
                 job = start_rekey_job(
-                    f"{name}-rekey", self._spec(), application_id, self._urls[0], self._data
+                    f"{name}-rekey", self._spec(), application_id, self._urls[0], self._data, self._tls_dir
                 )
                 self._supervised.append(job)
                 self._rekey_job = job
@@ -347,7 +353,7 @@ class _Run:
             self._supervised.append(SupervisedProcess("example records", start, start()))
 
     def _show_first_commands(self) -> None:
-        first = FirstRequests(self._urls, self._resource.spec, self._http)
+        first = FirstRequests(self._urls, self._resource.spec, self._http, ca_file(self._tls_dir))
         say = self._progress.say
         say(f"\nReady: {', '.join(self._urls)}. Try:\n")
         for command in first.commands(self._existing_key(first)):
@@ -390,7 +396,8 @@ class _Run:
     def _describe(self, cluster: LocalCluster) -> None:
         """Write `run.json` when it changes, once every node has answered."""
         jobs = {"rekeyJob": self._rekey_job.process.pid} if self._rekey_job else {}
-        described = {"kafka": self._bootstrap, **jobs, **cluster.describe()}
+        ca = {"ca": str(file)} if (file := ca_file(self._tls_dir)) else {}
+        described = {"kafka": self._bootstrap, **ca, **jobs, **cluster.describe()}
         if described != self._described and (self._described or not cluster.starting):
             self._described = described
             self._data.write_run(described)
@@ -400,7 +407,7 @@ class _Run:
         time.sleep(_POLL_SECONDS)
 
 
-def _urls(port: int, nodes: int) -> list[str]:
+def _urls(port: int, nodes: int, scheme: str) -> list[str]:
     """Return the addresses of the nodes. Raises RunError if a port is taken."""
     ports = list(range(port, port + nodes)) if port else free_ports(nodes)
     for each in ports:
@@ -408,7 +415,7 @@ def _urls(port: int, nodes: int) -> list[str]:
             raise RunError(
                 f"port {each} is taken: stop what listens there, or choose another one with --port"
             )
-    return [f"http://{HOST}:{each}" for each in ports]
+    return [f"{scheme}://{HOST}:{each}" for each in ports]
 
 
 def _check_descriptors(partitions: int) -> None:

@@ -15,6 +15,9 @@ STORE_FILES_MIN: Final = 32
 CONNECTIONS_RESERVE: Final = 32
 """Connections above the bound, for probes and other nodes."""
 
+HANDSHAKES_MAX: Final = 128
+"""TLS connections that are not open to requests yet."""
+
 _PROCESS: Final = 48  # standard streams, the event loop, listeners, locks, files in short use
 _KAFKA: Final = 32  # four clients, with a connection to each broker
 _TRANSFERS: Final = 48  # two checkpoint fetches at a time, and checkpoints for other nodes
@@ -51,7 +54,7 @@ class DescriptorPlan:
 
 
 def plan_descriptors(
-    limit: int, *, partitions: int, stores: int, other_nodes: int, connections_max: int
+    limit: int, *, partitions: int, stores: int, other_nodes: int, connections_max: int, tls: bool = False
 ) -> DescriptorPlan:
     """Plan for the view's `partitions`, any of which may move here, and for the `stores` that the node has now."""
     store_files = max(STORE_FILES_MIN, min(limit // 2 // max(1, partitions), _STORE_FILES_MAX))
@@ -59,6 +62,7 @@ def plan_descriptors(
     node_connections = max(fewest, min(limit // 16 // max(1, other_nodes), most))
     reserved = _PROCESS + _KAFKA + _TRANSFERS + CONNECTIONS_RESERVE
     reserved += stores * (_STORE + store_files) + other_nodes * (_NODE + node_connections)
+    reserved += HANDSHAKES_MAX if tls else 0
     connections = min(connections_max, max(_CONNECTIONS_MIN, limit - reserved))
     return DescriptorPlan(limit, store_files, node_connections, reserved, connections)
 

@@ -46,6 +46,7 @@ from queryable_app.serve.base.background import supervise
 from queryable_app.serve.base.byte_budget import ByteBudget
 from queryable_app.serve.base.combining import merged_row, newer_row
 from queryable_app.serve.base.counters import Counters
+from queryable_app.serve.base.node_tls import node_tls
 from queryable_app.serve.feed.control_socket import ControlSocket
 from queryable_app.serve.feed.dead_letters import DeadLetterTopic
 from queryable_app.serve.feed.entry_rows import EntryRows
@@ -161,7 +162,13 @@ class Node:
 
     def _create_peer_parts(self) -> None:
         settings, application = self.settings, self.settings.application_id
-        self.peers = Peers(settings, self.replicas, self.descriptors.node_connections)
+        self.tls = node_tls(settings, self.spec)
+        self.peers = Peers(
+            settings,
+            self.replicas,
+            self.descriptors.node_connections,
+            None if self.tls is None else self.tls.connection_arguments,
+        )
         self.forwarded_reads = ForwardedReads(self.peers)
         self.checkpoints = Checkpoints(
             Path(settings.data_dir, application, CHECKPOINTS_DIRECTORY),
@@ -276,6 +283,8 @@ class Node:
             await part.start()
         if self.authenticator is not None:
             await self.authenticator.source.start()
+        if self.tls is not None:
+            await self.tls.start()
         self._measuring = asyncio.create_task(supervise("Node.measure", self._measure))
 
     async def stop(self) -> None:
@@ -299,6 +308,8 @@ class Node:
             await part.stop()
         if self.authenticator is not None:
             await self.authenticator.source.stop()
+        if self.tls is not None:
+            await self.tls.stop()
         if self._measuring is not None:
             self._measuring.cancel()
         self.replicas.close()
@@ -339,6 +350,7 @@ def _descriptor_plan(settings: NodeSettings, placement: Placement, stores: int) 
         stores=stores,
         other_nodes=len(placement.addresses) - 1,
         connections_max=settings.connections_max,
+        tls=bool(settings.tls_dir),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import ssl
 import sys
 import time
 from collections.abc import Sequence
@@ -49,6 +50,7 @@ class _Worker:
         self.name = settings.name
         self._host = "localhost" if settings.http_host in _EVERY_ADDRESS else settings.http_host
         self._port = settings.http_port
+        self._tls = _unverified() if settings.tls_dir else None
         command, environ = [sys.executable, "-m", "queryable_app.serve"], {**os.environ, **settings.to_env()}
 
         def start() -> Process:
@@ -82,7 +84,7 @@ class _Worker:
     async def _answers(self) -> bool:
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
-                reader, writer = await asyncio.open_connection(self._host, self._port)
+                reader, writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
                 try:
                     writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                     return (await reader.readline()).startswith(b"HTTP/1.1 200 ")
@@ -131,6 +133,14 @@ async def _run(workers: Sequence[NodeSettings]) -> int:
     while pod.runs():  # noqa: ASYNC110  (the same)
         await asyncio.sleep(_TICK_SECONDS)
     return 0
+
+
+def _unverified() -> ssl.SSLContext:
+    """Return the context of a probe, which says and learns nothing secret, of a process that this one has started."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def _inherited_descriptors() -> list[int]:

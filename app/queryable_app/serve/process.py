@@ -19,6 +19,7 @@ import uvloop
 from queryable_app.config.kafka_settings import KafkaSettingsError
 from queryable_app.config.topic_spec import SpecError
 from queryable_app.contract import NodeSettings, SettingsError
+from queryable_app.platform.certificates import CertificateError
 from queryable_app.platform.descriptors import raise_descriptor_limit
 from queryable_app.platform.listeners import listen
 from queryable_app.platform.log import event
@@ -27,6 +28,7 @@ from queryable_app.serve.base.allocator import return_large_blocks
 from queryable_app.serve.base.background import note_unhandled
 from queryable_app.serve.base.data_directory_lock import locked_directory
 from queryable_app.serve.http.protocol import protocol_class
+from queryable_app.serve.http.tls_listener import TlsServer
 from queryable_app.serve.node import Node, log_descriptor_plan
 
 _SHUTDOWN_GRACE_SECONDS: Final = 10
@@ -36,11 +38,11 @@ _BACKLOG: Final = 2048
 _END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-class _Server(uvicorn.Server):
+class _Server(TlsServer):
     """Drain the node after the first end signal, and stop the server after the second or when the drain is over."""
 
     def __init__(self, config: uvicorn.Config, node: Node) -> None:
-        super().__init__(config)
+        super().__init__(config, node.tls, node.counters, node.settings.head_seconds_max)
         self._node = node
 
     @contextmanager
@@ -117,6 +119,7 @@ def run_node(settings: NodeSettings) -> int:
     return_large_blocks()
     # Any client can cause uvicorn's warnings; `EndOffsets` logs when Kafka becomes unavailable.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # likewise, by closing half of a TLS connection
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     for number in _END_SIGNALS:  # the first process of a container has no default handlers
         signal.signal(number, lambda *_: sys.exit(0))
@@ -126,7 +129,7 @@ def run_node(settings: NodeSettings) -> int:
         with locked_directory(Path(settings.data_dir)):
             node = Node.open(settings)
             uvloop.run(_serve(node, own))
-    except (SpecError, SettingsError, KafkaSettingsError, OSError) as error:
+    except (SpecError, KafkaSettingsError, SettingsError, CertificateError, OSError) as error:
         event("failed", reason=str(error))
         return 1
     event("stopped", node=settings.name)

@@ -31,6 +31,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "read.ingest": False,
     "read.maxConcurrent": 512,
     "read.writes.idempotencyWindow": "10m",
+    "tls.clientAuth": "none",
     "storage": {},
     "storage.size": "10Gi",
     "storage.ephemeral": False,

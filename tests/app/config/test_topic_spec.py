@@ -183,7 +183,7 @@ REGISTRY = {"format": "avro", "schemaFrom": {"registryUrl": "https://registry:80
         ({"view": {"ttl": "0s"}}, "spec.view.ttl"),
         ({"view": {"ttl": "soon"}}, "spec.view.ttl"),
         ({"auth": {"jwt": {}}}, "spec.auth.rules"),
-        ({"tls": {"secretRef": {"name": "tls"}}}, "spec.tls"),
+        ({"tls": {"secretRef": {"name": "tls"}, "clientAuth": "maybe"}}, "spec.tls.clientAuth"),
         ({"replicas": 2, "standbyReplicas": 2}, "spec.standbyReplicas"),
         ({"read": {"consistency": "at-least"}}, "spec.read.consistency"),
         ({"read": {"consistency": "eventual"}}, "spec.read.consistency"),

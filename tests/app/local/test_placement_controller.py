@@ -14,6 +14,7 @@ import pytest
 
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH
 from queryable_app.local.data_directory import DataDirectory
+from queryable_app.local.node_tls import node_client
 from queryable_app.local.placement_controller import PLACEMENT_FILE, PlacementController
 from queryable_app.placement.assignment import DesiredPlacement, Placement, initial_placement
 from tests.support.waiting import eventually
@@ -104,7 +105,9 @@ def controlling(
     placement = initial_placement("tests.users.r1", 6, urls[:first], replicas)
     for node in nodes[:first]:
         node.placement = placement
-    controller = PlacementController(data, placement, DesiredPlacement(urls[:desired], replicas))
+    controller = PlacementController(
+        data, placement, DesiredPlacement(urls[:desired], replicas), node_client(data, "")
+    )
     try:
         yield controller
     finally:
@@ -175,7 +178,7 @@ def test_refusal_of_a_node_is_reported_once(data: DataDirectory) -> None:
 
 def test_hanging_node_delays_no_other(data: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tick does not wait for the node's response, and the replicas that others build are served."""
-    monkeypatch.setattr("queryable_app.local.placement_controller._TIMEOUT_SECONDS", 60)
+    monkeypatch.setattr("queryable_app.local.node_tls._TIMEOUT_SECONDS", 60)
 
     def all_but_the_last_have_built() -> bool:
         building = {ordinal for hydrating in controller.placement.hydrating for ordinal in hydrating}

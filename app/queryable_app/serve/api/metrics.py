@@ -21,6 +21,7 @@ from queryable_app.aggregates.windows import Windows
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.policy.freshness import lag_ms, lag_records
 from queryable_app.serve.base.background import FAILURES
+from queryable_app.serve.base.node_tls import NodeTls
 from queryable_app.serve.node import Node
 from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.partitioners import counts_by_algorithm
@@ -96,6 +97,8 @@ class _NodeCollector(Collector):
         yield from self._disk()
         yield from self._fetches()
         yield from self._dead_letters()
+        if self._node.tls is not None:
+            yield from self._tls(self._node.tls)
         yield _counters(
             "qt_background_failures",
             "Unexpected failures of background tasks, which were restarted.",
@@ -209,6 +212,24 @@ class _NodeCollector(Collector):
             "partition",
             ((partition, fetch.bytes_total) for partition, fetch in progress),
         )
+
+    def _tls(self, tls: NodeTls) -> Iterator[Metric]:
+        mounted = {"clients": tls.own} | ({} if tls.between is None else {"nodes": tls.between})
+        yield _gauges(
+            "qt_tls_certificate_expiry_timestamp_seconds",
+            "When the certificate in use expires, in seconds since 1970.",
+            "certificate",
+            ((name, each.expires_at) for name, each in mounted.items()),
+        )
+        yield _gauges(
+            "qt_tls_certificate_refused",
+            "1 while the mounted certificate cannot be used, and the one before it is in use.",
+            "certificate",
+            ((name, bool(each.refused)) for name, each in mounted.items()),
+        )
+        counters = self._node.counters
+        outcomes = (("done", counters.handshakes), ("failed", counters.handshakes_failed))
+        yield _counters("qt_tls_handshakes", "TLS handshakes with clients and nodes.", "outcome", outcomes)
 
     def _dead_letters(self) -> Iterator[Metric]:
         letters = self._node.dead_letters

@@ -45,6 +45,7 @@ def status_json(node: Node) -> dict[str, Any]:
             "mismatches": counts_by_algorithm(replicas.mismatches),
         },
         **rekey_job_status(node, moment),
+        **_tls_status(node),
         "kafka": {"away": node.end_offsets.unavailable},
         "ingest": {
             "state": ingest.state,
@@ -70,6 +71,19 @@ def status_json(node: Node) -> dict[str, Any]:
             _replica_status(node, replica, moment) for _, replica in sorted(replicas.by_partition.items())
         ],
         "leaving": sorted(replicas.removing),
+    }
+
+
+def _tls_status(node: Node) -> dict[str, Any]:
+    """Return what the status says about the certificates. A node without TLS says nothing."""
+    if (tls := node.tls) is None:
+        return {}
+    return {
+        "tls": {
+            "clientAuth": tls.client_auth,
+            "expiresAt": round(min(each.expires_at for each in tls.mounted) * 1000),
+            "refused": tls.refused or None,
+        }
     }
 
 

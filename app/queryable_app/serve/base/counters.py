@@ -18,3 +18,6 @@ class Counters:
     in_flight: int = 0
     connections: int = 0
     connections_closed_for_others: int = 0
+    handshakes: int = 0
+    handshakes_failed: int = 0
+    """TLS connections that ended, or sent plain HTTP, before they were open to requests."""

@@ -139,6 +139,7 @@ class AuthLane(FastLane):
             and self.reads.answers_at_once
             and not self.unparsed
             and not self.flow.write_paused
+            and not self.lacks_certificate
         ):
             if self.server_headers is not self.server_state.default_headers:
                 self.render_server_lines()

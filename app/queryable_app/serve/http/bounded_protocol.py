@@ -7,6 +7,7 @@ first waits for its admission; if too many wait, it is refused here, without a t
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
 from uvicorn.config import Config
@@ -14,13 +15,14 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from uvicorn.server import ServerState
 
 from queryable_app.errors import Failure, Reason, invalid
-from queryable_app.serve.api.guard import CHANGES_PATH, bypasses_admission, is_from_node, is_internal
+from queryable_app.serve.api.guard import CHANGES_PATH, PROBES, bypasses_admission, is_from_node, is_internal
 from queryable_app.serve.api.request import ARRIVED_AT
 from queryable_app.serve.base.background import guarded
 from queryable_app.serve.http.body_budget import BodyReservation
 from queryable_app.serve.http.connections import (
     ConnectionAdmission,
     bypasses_connection_limit,
+    certificate_required,
     too_many_connections,
 )
 from queryable_app.serve.http.strict_protocol import StrictProtocol
@@ -61,6 +63,7 @@ class BoundedProtocol(StrictProtocol):
         self.eof = False  # the client has closed its sending side
         self.body_reservation: BodyReservation | None = None  # of the current request
         self.over_connection_limit = False  # until a request bypasses the limit
+        self.lacks_certificate = False  # and clients need one; until a node shows its token
         self.server_headers: list[tuple[bytes, bytes]] | None = None
         self.server_lines = b""
 
@@ -90,8 +93,18 @@ class BoundedProtocol(StrictProtocol):
         self.idle_since = self.sweeps
         self.admission.admit(self, self.node.connections_max, self.sweeps)
         self.node.counters.connections = len(self.open)
+        tls = self.node.tls
+        self.lacks_certificate = (
+            tls is not None and tls.client_auth == "require" and not self.client_certificate
+        )
         if self.over_connection_limit:  # keep the fast lane from answering: `on_request_head` decides
             self.idle_since, self.head_since = None, self.sweeps
+
+    @property
+    def client_certificate(self) -> Mapping[str, Any]:
+        """Return the verified certificate of the client, with its `subject`, as Python's `ssl` does. Empty: it has shown none."""
+        certificate: Mapping[str, Any] | None = self.transport.get_extra_info("peercert")
+        return certificate or {}
 
     @property
     def waiting_since(self) -> int | None:
@@ -157,7 +170,19 @@ class BoundedProtocol(StrictProtocol):
                 self.node.counters.failures[Reason.OVERLOADED.slug] += 1
                 raise too_many_connections(limit)
             self.over_connection_limit = False
+        if self.lacks_certificate:
+            self._check_certificate()
         self.body_since = self.sweeps
+
+    def _check_certificate(self) -> None:
+        """Let a client without a certificate read probes only, since the kubelet has none. Nodes have a token."""
+        path = self.url.partition(b"?")[0]
+        if path in PROBES:
+            return
+        if not bypasses_connection_limit(path, self.headers, self.node.peers):
+            self.node.counters.failures[Reason.UNAUTHENTICATED.slug] += 1
+            raise certificate_required()
+        self.lacks_certificate = False
 
     def on_request_complete(self) -> None:
         self.body_since = None

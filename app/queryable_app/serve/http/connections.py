@@ -101,3 +101,11 @@ def too_many_connections(limit: int) -> Failure:
         "retry later, and keep connections open instead of opening new ones",
         retry_after_ms=1000,
     )
+
+
+def certificate_required() -> Failure:
+    return Failure(
+        Reason.UNAUTHENTICATED,
+        "the view takes requests only of clients with a certificate, and this connection has none",
+        "connect with a certificate and key that a CA in ca.crt of the view's Secret has signed",
+    )

@@ -21,7 +21,7 @@ from queryable_app.serve.api.guard import PIECE_BYTES, to_failure
 from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.http.bounded_protocol import CLOSE_LINE
 from queryable_app.serve.http.head_cache import HeadKind, Heads
-from queryable_app.serve.http.multi_get_lane import MULTI_GET, MultiGetLane
+from queryable_app.serve.http.multi_get_lane import MULTI_GET, MultiGetHeads, MultiGetLane
 from queryable_app.serve.peers.forwarded_reads import ForwardedRead
 from queryable_app.serve.peers.peers import HEARTBEAT
 from queryable_app.wire.http_text import JSON, Answer, body_answer, problem_answer
@@ -40,7 +40,8 @@ _PATH_BYTES: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234
 class FastLane(MultiGetLane):
     """Answer plain point reads of one connection. `protocol_class` binds it to a node."""
 
-    heads: ClassVar[Heads]
+    heads: Heads  # of the class, like the next one, unless the client lacks a certificate
+    heads_of_nodes: ClassVar[Heads]
 
     credentials = b""  # the line with the client's token, for another node
     forward: ForwardedRead | None = None  # the client's request, while another node answers it
@@ -50,6 +51,8 @@ class FastLane(MultiGetLane):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if self.lacks_certificate:
+            self.heads, self.multi_get_heads = self.heads_of_nodes, MultiGetHeads(self.heads_of_nodes)
         connection = transport.get_extra_info("socket")
         if connection is not None and transport.get_extra_info("sslcontext") is None:
             self.descriptor = connection.fileno()

@@ -103,3 +103,18 @@ class HeadCache(BlockCache[HeadKind]):
 
     def __init__(self, accepts_token: Callable[[str], bool]) -> None:
         super().__init__(lambda block: classify_head(block, accepts_token))
+
+
+class HeadsOfNodes:
+    """Map the bytes of a block of header lines to its kind: OTHER unless it is of another node."""
+
+    def __init__(self, heads: Heads) -> None:
+        self._heads = heads
+
+    def __getitem__(self, block: bytes, /) -> HeadKind:
+        kind = self._heads[block]
+        return HeadKind.OTHER if kind is HeadKind.PLAIN else kind
+
+    def get(self, block: bytes, /) -> HeadKind | None:
+        kind = self._heads.get(block)
+        return None if kind is HeadKind.PLAIN else kind

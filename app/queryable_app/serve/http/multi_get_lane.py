@@ -31,7 +31,7 @@ class MultiGetLane(BoundedProtocol):
 
     request_bytes_max: ClassVar[int]
     multi_gets: ClassVar[LocalMultiGets]
-    multi_get_heads: ClassVar[MultiGetHeads]
+    multi_get_heads: MultiGetHeads  # of the class
 
     queued: QueuedMultiGet | None = None  # the client's request, while it waits for its admission
     head = b""  # of a request whose body has not arrived yet

@@ -10,7 +10,7 @@ from queryable_app.serve.http.auth_lane import AuthLane, VerifiedHeads
 from queryable_app.serve.http.bounded_protocol import BoundedProtocol
 from queryable_app.serve.http.connections import ConnectionAdmission
 from queryable_app.serve.http.fast_lane import REQUEST_BYTES_MAX, FastLane
-from queryable_app.serve.http.head_cache import HeadCache
+from queryable_app.serve.http.head_cache import HeadCache, HeadsOfNodes
 from queryable_app.serve.http.multi_get_lane import MultiGetHeads
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.local_multi_get import LocalMultiGets
@@ -37,8 +37,14 @@ def protocol_class(node: Node) -> type[FastLane]:
             overloaded("more requests wait than can be answered soon"), reads.identity
         ),
     }
+    attributes["heads_of_nodes"] = HeadsOfNodes(heads)
     if node.authenticator is None:
         return type("NodeProtocol", (FastLane,), attributes)
     verified = VerifiedHeads(heads, node.authenticator)
-    attributes |= {"heads": verified, "verified_heads": verified, "gate": Gate(node, node.authenticator)}
+    attributes |= {
+        "heads": verified,
+        "heads_of_nodes": HeadsOfNodes(verified),
+        "verified_heads": verified,
+        "gate": Gate(node, node.authenticator),
+    }
     return type("NodeProtocol", (AuthLane,), attributes)

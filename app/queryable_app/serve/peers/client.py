@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple, TypeAlias
 
-from queryable_app.serve.peers.connection import PeerConnection, host_line
+from queryable_app.serve.peers.connection import PeerConnection, TlsArguments, host_line
 
 CONNECTIONS_MAX: Final = 512  # as many as a node answers requests at once
 _IDLE_MAX: Final = 64
@@ -43,8 +43,11 @@ _Connection: TypeAlias = PeerConnection[asyncio.Future[PeerResponse]]
 class PeerClient:
     """Requests to one node, from one event loop."""
 
-    def __init__(self, address: str, connections_max: int = CONNECTIONS_MAX) -> None:
+    def __init__(
+        self, address: str, connections_max: int = CONNECTIONS_MAX, tls: TlsArguments | None = None
+    ) -> None:
         self._address = address
+        self._tls = tls
         self._host_line = host_line(address)
         self._permits = asyncio.Semaphore(connections_max)
         self._idle: list[_Connection] = []
@@ -67,7 +70,7 @@ class PeerClient:
                     except PeerUnavailable:
                         if connection.has_partial_response:
                             raise
-                connection = await PeerConnection.open(self._address, _resolve, _fail)
+                connection = await PeerConnection.open(self._address, _resolve, _fail, self._tls)
                 return await self._send(connection, content)
         except TimeoutError:
             raise PeerTimeout("no response before the deadline") from None

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final, Generic, TypeVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Generic, TypeVar, cast
 from urllib.parse import urlsplit
 
 RESPONSE_BYTES_MAX: Final = 256 << 20
@@ -26,6 +26,9 @@ _CLOSE: Final = b"\r\nconnection: close\r\n"
 
 Request = TypeVar("Request")
 """What the owner keeps about a request until the response arrives."""
+
+TlsArguments = Callable[[str], Mapping[str, Any]]
+"""Returns the arguments of a TLS connection to a host, for the event loop."""
 
 OnResponse = Callable[[Request, int, bytes, bytes], None]
 """Called with the request, status, head and body. The head ends with the empty line and has no Connection header."""
@@ -55,11 +58,18 @@ class PeerConnection(asyncio.Protocol, Generic[Request]):
         address: str,
         on_response: OnResponse[Request],
         on_lost: Callable[[PeerConnection[Request], str], None],
+        tls: TlsArguments | None = None,
     ) -> PeerConnection[Request]:
+        """Connect to an address. One of https needs `tls`; a failed verification raises OSError, as an unreachable node."""
         parts = urlsplit(address)
+        host, arguments = parts.hostname or "", {}
+        if parts.scheme == "https":
+            if tls is None:
+                raise OSError(f"{address} speaks TLS, and this node has no certificate")
+            arguments = dict(tls(host))
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            lambda: cls(on_response, on_lost), parts.hostname or "", parts.port or 80
+            lambda: cls(on_response, on_lost), host, parts.port or 80, **arguments
         )
         return connection
 

@@ -13,7 +13,7 @@ from typing import Final
 from queryable_app.policy.failure_detector import PeerHealth
 from queryable_app.serve.base.background import watch
 from queryable_app.serve.base.peer_frames import PeerFrameError
-from queryable_app.serve.peers.connection import PeerConnection
+from queryable_app.serve.peers.connection import PeerConnection, TlsArguments
 
 _CONNECT_SECONDS: Final = 1.0
 _RECONNECT_DELAY_SECONDS: Final = 0.3
@@ -32,6 +32,7 @@ class Heartbeats:
         health: PeerHealth,
         on_heartbeat: Callable[[int, bytes], None],
         on_change: Callable[[int, str], None],
+        tls: TlsArguments | None = None,
     ) -> None:
         self._ordinal = ordinal
         self._address = address
@@ -39,6 +40,7 @@ class Heartbeats:
         self._health = health
         self._on_heartbeat = on_heartbeat
         self._on_change = on_change
+        self._tls = tls
         self._connection: PeerConnection[float] | None = None  # with the time at which each request was sent
         self._connecting: asyncio.Task[None] | None = None
         self._connect_at = 0.0
@@ -71,7 +73,9 @@ class Heartbeats:
     async def _connect(self) -> None:
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
-                self._connection = await PeerConnection.open(self._address, self._on_response, self._on_lost)
+                self._connection = await PeerConnection.open(
+                    self._address, self._on_response, self._on_lost, self._tls
+                )
         except TimeoutError:
             self._note_unreachable("the connection attempt timed out")
         except OSError as error:

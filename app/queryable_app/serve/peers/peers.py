@@ -37,7 +37,7 @@ from queryable_app.serve.peers.client import (
     PeerTimeout,
     PeerUnavailable,
 )
-from queryable_app.serve.peers.connection import host_line
+from queryable_app.serve.peers.connection import TlsArguments, host_line
 from queryable_app.serve.peers.heartbeats import Heartbeats
 from queryable_app.serve.peers.own_heartbeat import OwnHeartbeat
 from queryable_app.serve.peers.peer import FirstSend, Peer, plain_request
@@ -60,9 +60,14 @@ class Peers(Background):
     """The other nodes, by ordinal."""
 
     def __init__(
-        self, settings: NodeSettings, replicas: Replicas, connections_max: int = CONNECTIONS_MAX
+        self,
+        settings: NodeSettings,
+        replicas: Replicas,
+        connections_max: int = CONNECTIONS_MAX,
+        tls: TlsArguments | None = None,
     ) -> None:
         self._connections_max = connections_max
+        self.tls = tls
         self._own = settings.ordinal
         self._pod = settings.pod_ordinals
         self._replicas = replicas
@@ -256,9 +261,11 @@ class Peers(Background):
         return Peer(
             address,
             health,
-            Heartbeats(ordinal, address, heartbeat, health, self._on_heartbeat, self._on_health_change),
-            PeerClient(address, self._connections_max),
-            ReadPipeline(ordinal, address, health),
+            Heartbeats(
+                ordinal, address, heartbeat, health, self._on_heartbeat, self._on_health_change, self.tls
+            ),
+            PeerClient(address, self._connections_max, self.tls),
+            ReadPipeline(ordinal, address, health, self.tls),
             b" HTTP/1.1\r\n%b%b%b: " % (host, self.forwarded_line, DEADLINE_HEADER.encode()),
         )
 

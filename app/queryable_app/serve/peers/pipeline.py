@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeAlias
 
 from queryable_app.policy.failure_detector import PeerHealth
 from queryable_app.serve.base.background import watch
-from queryable_app.serve.peers.connection import PeerConnection
+from queryable_app.serve.peers.connection import PeerConnection, TlsArguments
 
 _CONNECTIONS: Final = 2
 _UNANSWERED_MAX: Final = 2048
@@ -60,8 +60,11 @@ _Connection: TypeAlias = PeerConnection[PlainRead]
 class ReadPipeline:
     """Plain reads to one node, from one event loop."""
 
-    def __init__(self, ordinal: int, address: str, health: PeerHealth) -> None:
+    def __init__(
+        self, ordinal: int, address: str, health: PeerHealth, tls: TlsArguments | None = None
+    ) -> None:
         self._address = address
+        self._tls = tls
         self._ordinal = ordinal
         self._health = health
         self._connections: list[_Connection] = []
@@ -143,7 +146,9 @@ class ReadPipeline:
         began = self._time()
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
-                connection = await PeerConnection.open(self._address, self._on_response, self._on_lost)
+                connection = await PeerConnection.open(
+                    self._address, self._on_response, self._on_lost, self._tls
+                )
             self._connections.append(connection)
             self._connected_at = self._time()
         except TimeoutError:

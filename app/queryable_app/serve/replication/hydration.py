@@ -25,6 +25,7 @@ from queryable_app.errors import Reason
 from queryable_app.platform.log import event
 from queryable_app.serve.base.background import in_thread
 from queryable_app.serve.peers.client import PeerClient, PeerResponse, PeerUnavailable
+from queryable_app.serve.peers.connection import TlsArguments
 from queryable_app.serve.peers.peers import Peers
 from queryable_app.serve.replication.staging import CorruptCheckpoint, StagingDirectory
 from queryable_app.wire.checkpoint_files import (
@@ -119,7 +120,7 @@ class PeerHydration:
             peers.sort(key=lambda peer: peer[1] != interrupted.peer)
         for number, (ordinal, address) in enumerate(peers, 1):
             before = interrupted.manifest if interrupted is not None and interrupted.peer == address else None
-            source = _Source(address, self._peers.node_headers)
+            source = _Source(address, self._peers.node_headers, self._peers.tls)
             transfer = _Transfer(self, source, staging, partition, records_min)
             is_lost = partial(self._is_lost, ordinal, partition, [other for other, _ in peers[number:]])
             try:
@@ -291,9 +292,9 @@ class _Transfer:
 class _Source:
     """Call a peer's checkpoint routes over connections of its own, so that no forwarded read waits behind a file."""
 
-    def __init__(self, address: str, node_headers: bytes) -> None:
+    def __init__(self, address: str, node_headers: bytes, tls: TlsArguments | None) -> None:
         self.address = address
-        self._client = PeerClient(address)
+        self._client = PeerClient(address, tls=tls)
         self._headers = node_headers
         self._lease: str | None = None
 
