@@ -41,7 +41,7 @@ def time_of(shifted_time: int) -> int:
 
 
 def entries_of(disk_key: bytes) -> EntryRange:
-    """Return the range of all entries of a key."""
+    """Return the range of all entries of a key. Its end is before the entries of a later key, so a row may stand there."""
     return EntryRange(first_key(disk_key), key_after(disk_key))
 
 

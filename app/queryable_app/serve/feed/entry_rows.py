@@ -1,8 +1,9 @@
 """Keep every record of a key as an entry, and delete the entries of a key with its tombstone.
 
 Strategy: the writer has put the time of each entry into its row. An entry's key follows from its time and its offset, so a slice
-that is applied again changes nothing. A tombstone deletes the entries of its key one by one where they are few. Where they
-are many, it deletes their range, which takes no time, but makes later reads of that range slower until RocksDB compacts it.
+that is applied again changes nothing. A tombstone deletes the entries of its key one by one where they are few, and otherwise
+as a range. It leaves its own row behind them. Otherwise a read of the key would step over whatever else was deleted behind it
+and is not compacted yet: RocksDB has no bounds for such reads here. The sweeper removes that row a day later.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from queryable_app.serve.feed.slices import Changes
 from queryable_app.serve.store.store import Store
 from queryable_app.wire.disk_format import ROW_HEADER, TOMBSTONE
 
-_DELETED_SINGLY_MAX: Final = 256
+_DELETED_SINGLY_MAX: Final = 64
 
 
 class EntryRows:
@@ -34,7 +35,7 @@ class EntryRows:
         clock, partition, take = store.clock.copy(), store.identity.partition, self._retention.take
         without_value = 0
         puts: dict[bytes, list[tuple[bytes, bytes]]] = {}  # by key
-        deleted: set[bytes] = set()
+        deleted: dict[bytes, bytes] = {}
         for key, stored in rows:
             if not stored:
                 without_value += 1
@@ -43,7 +44,7 @@ class EntryRows:
             if flags & TOMBSTONE:
                 without_value += 1
                 puts.pop(key, None)
-                deleted.add(key)
+                deleted[key] = stored
             elif take(clock, time):
                 puts.setdefault(key, []).append((entry_key(key, time, offset, partition), stored))
         entries = [entry for of_key in puts.values() for entry in of_key]
@@ -55,6 +56,8 @@ class EntryRows:
             of_key = entries_of(key)
             with closing(store.rows(*of_key)) as found:
                 some = [each for each, _ in islice(found, _DELETED_SINGLY_MAX + 1)]
+            if some:
+                entries.append((of_key.stop, deleted[key]))
             if len(some) > _DELETED_SINGLY_MAX:
                 ranges.append(of_key)
             else:

@@ -27,6 +27,7 @@ VIEWS: dict[str, dict[str, Any]] = {
             },
         }
     },
+    "entries": {"view": {"entries": {"timeField": "at"}}},
 }
 
 
