@@ -21,6 +21,7 @@ from queryable_app.serve.base import node_tls
 from tests.support.certificates import CertificateAuthority, mount, mount_for_localhost
 from tests.support.node_cluster import TOKEN, three_nodes
 from tests.support.served import Served, served
+from tests.support.tokens import SECRET_REF, bearer, secret_directory
 from tests.support.waiting import eventually
 
 SPEC = {"secretRef": {"name": "tls"}}
@@ -39,7 +40,11 @@ def _quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def tls_node(
-    directory: Path, ca: CertificateAuthority, client_auth: str = "none", **settings: Any
+    directory: Path,
+    ca: CertificateAuthority,
+    client_auth: str = "none",
+    auth: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> Iterator[Served]:
     """Run a node with a certificate for 127.0.0.1, in `directory/secret`, and one row."""
     mount_for_localhost(directory / "secret", ca)
@@ -48,7 +53,8 @@ def tls_node(
         "tls_dir": str(directory / "secret"),
         "internal_token_path": str(directory / "token"),
     } | settings
-    with served(directory / "node", tls={**SPEC, "clientAuth": client_auth}, settings=settings) as node:
+    spec = {"tls": {**SPEC, "clientAuth": client_auth}} | ({"auth": auth} if auth else {})
+    with served(directory / "node", settings=settings, **spec) as node:
         node.put(b"a", b'{"n":1}')
         yield node
 
@@ -325,6 +331,22 @@ def test_a_node_needs_no_client_certificate(tmp_path: Path, ca: CertificateAutho
         for token, status in ((TOKEN, 200), ("guess", 401)):
             with node.client(verify=trusting(ca), headers={NODE_HEADER: token}) as client:
                 assert client.get("/v1/status").status_code == status
+
+
+def test_a_token_does_not_stand_in_for_a_certificate(tmp_path: Path, ca: CertificateAuthority) -> None:
+    """A view with tokens and required certificates answers a caller that has both, on the fast lane too."""
+    secret = secret_directory(tmp_path / "jwt")
+    auth = {"jwt": SECRET_REF, "rules": [{"claim": "sub", "glob": "*", "allow": ["read"]}]}
+    headers = bearer(sub="shop")
+    with_certificate = trusting(ca, ca.sign(), tmp_path)
+    with tls_node(tmp_path, ca, "require", auth=auth, auth_secret_dir=secret) as node:
+        with node.client(verify=with_certificate, headers=headers) as client:
+            assert [client.get("/v1/keys/a").status_code for _ in range(2)] == [200, 200]
+        with node.client(verify=trusting(ca), headers=headers) as client:
+            answer = client.get("/v1/keys/a")
+            assert (answer.status_code, "certificate" in answer.json()["detail"]) == (401, True)
+        with node.client(verify=with_certificate) as client:
+            assert client.get("/v1/keys/a").status_code == 401
 
 
 # Between nodes.
