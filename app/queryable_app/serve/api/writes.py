@@ -16,6 +16,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 
 from queryable_app.errors import Failure, Reason, invalid
+from queryable_app.serve.api.access import key_access
 from queryable_app.serve.api.forwarding import client_answer, is_forwarded
 from queryable_app.serve.api.request import ARRIVED_AT, Parameters
 from queryable_app.serve.kafka.remembered_writes import Record, digest_of
@@ -62,7 +63,8 @@ def other_owner(request: Request, node: Node, key: str) -> int | None:
 async def pass_on(
     request: Request, values: Parameters, node: Node, owner: int, body: bytes, deadline_seconds: float
 ) -> Answer:
-    """Return the answer of the node that remembers the request's key."""
+    """Return the answer of the node that remembers the request's key. It checks what the caller may write."""
+    key_access(request).applied = True
     deadline = request.scope[ARRIVED_AT] + deadline_seconds
     query = [f"deadline-ms={remaining_ms(deadline, _ANSWER_SHARE)}"]
     query += [f"key-encoding={quote(each, safe='')}" for each in values.get("key-encoding", [])]
@@ -87,7 +89,8 @@ def require_rate(request: Request, node: Node, size: int) -> None:
     rate = node.read_settings.writes.bytes_per_second_max
     if rate is None or is_forwarded(request, node):
         return
-    caller = request.client.host if request.client is not None else ""
+    address = request.client.host if request.client is not None else ""
+    caller = key_access(request).subject or address
     wait = node.write_rates.take(caller, size, rate, monotonic())
     if wait > 0:
         raise Failure(
