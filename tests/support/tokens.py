@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import time
 from base64 import urlsafe_b64encode
@@ -46,6 +47,13 @@ def raw_token(header: Any, payload: Any, signature: bytes = b"x" * 32) -> str:
     """Return a token of any parts; a text is taken as it is, anything else as JSON."""
     texts = [part if isinstance(part, bytes) else json.dumps(part).encode() for part in (header, payload)]
     return ".".join(urlsafe_b64encode(part).rstrip(b"=").decode() for part in (*texts, signature))
+
+
+def hs256(payload: Any, secret: bytes = SECRET, **header: Any) -> str:
+    """Sign any payload with any bytes, also where a library would refuse."""
+    unsigned = raw_token({"alg": "HS256", **header}, payload).rpartition(".")[0]
+    signature = hmac.digest(secret, unsigned.encode(), "sha256")
+    return f"{unsigned}.{urlsafe_b64encode(signature).rstrip(b'=').decode()}"
 
 
 def secret_directory(directory: Path, key: bytes = SECRET, following: bytes | None = None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar, Unpack, overload
@@ -23,6 +24,7 @@ from queryable_app.client.attempts import (
     timed_out,
 )
 from queryable_app.client.changes import Change, Following
+from queryable_app.client.credentials import bearer_token
 from queryable_app.client.indexes import IndexValue, index_target
 from queryable_app.client.keys import Key
 from queryable_app.client.membership import Membership
@@ -339,13 +341,21 @@ class AsyncQueryableTopic(_Reads):
         ca: FilePath | None = None,
         cert: FilePath | None = None,
         key: FilePath | None = None,
+        token: str | None = None,
+        token_file: str | Path | None = None,
         connections: int = CONNECTIONS,
         **options: Unpack[ReadOptions],
     ) -> None:
         operations = operations_for(url, time.monotonic)
         defaults = parse_options(options, ReadSettings())
         verify = verification(verify, TlsFiles(ca, cert, key))
-        http = httpx.AsyncClient(headers=headers, verify=verify, limits=limits(connections), trust_env=False)
+        http = httpx.AsyncClient(
+            headers=headers,
+            verify=verify,
+            limits=limits(connections),
+            trust_env=False,
+            auth=bearer_token(token, token_file),
+        )
         super().__init__(AsyncTransport(http), operations, defaults)
 
     def session(self, seen: Mapping[int, int] | None = None) -> AsyncSession:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from ssl import SSLContext
 from types import TracebackType
@@ -30,6 +31,7 @@ from queryable_app.client.attempts import (
     timed_out,
 )
 from queryable_app.client.changes import Change, Following
+from queryable_app.client.credentials import BearerToken, bearer_token
 from queryable_app.client.indexes import IndexValue, index_target
 from queryable_app.client.keys import Key
 from queryable_app.client.membership import Membership
@@ -62,10 +64,14 @@ CONNECTIONS: Final = 64
 
 
 def http_client(
-    connections: int, headers: Mapping[str, str] | None = None, verify: SSLContext | bool = True
+    connections: int,
+    headers: Mapping[str, str] | None = None,
+    verify: SSLContext | bool = True,
+    auth: BearerToken | None = None,
 ) -> httpx.Client:
     """Return the HTTP client of a transport."""
-    return httpx.Client(headers=headers, verify=verify, limits=limits(connections), trust_env=False)
+    limited = limits(connections)
+    return httpx.Client(headers=headers, verify=verify, limits=limited, trust_env=False, auth=auth)
 
 
 class ThreadTransport:
@@ -367,6 +373,7 @@ class QueryableTopic(_Reads):
     Share one client between all threads of a program: it keeps connections, and what it learns about the nodes.
     `url` is the service address, or any node's; several may be given. The options are the defaults of every read.
     `headers` go with every request. `ca` is a file with the CA of the nodes' certificate, `cert` and `key` are the client's own.
+    The token goes with every request too: `token`, or that of `token_file`, which is read again when it changes.
     """
 
     def __init__(
@@ -378,12 +385,15 @@ class QueryableTopic(_Reads):
         ca: FilePath | None = None,
         cert: FilePath | None = None,
         key: FilePath | None = None,
+        token: str | None = None,
+        token_file: str | Path | None = None,
         connections: int = CONNECTIONS,
         **options: Unpack[ReadOptions],
     ) -> None:
         operations = operations_for(url, time.monotonic)
         defaults = parse_options(options, ReadSettings())
-        http = http_client(connections, headers, verification(verify, TlsFiles(ca, cert, key)))
+        trust = verification(verify, TlsFiles(ca, cert, key))
+        http = http_client(connections, headers, trust, bearer_token(token, token_file))
         super().__init__(ThreadTransport(http, connections), operations, defaults)
 
     def session(self, seen: Mapping[int, int] | None = None) -> Session:

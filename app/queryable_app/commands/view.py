@@ -22,7 +22,7 @@ from queryable_app.client.scan import PAGE_ROWS, Scan, new_scan
 from queryable_app.client.sync_client import ThreadTransport, http_client
 from queryable_app.client.transport import TlsFiles, verification
 from queryable_app.client.windows import Target
-from queryable_app.commands.common import described_run, tls_files
+from queryable_app.commands.common import credentials, described_run, tls_files
 from queryable_app.wire.cursors import Order
 
 T = TypeVar("T")
@@ -39,9 +39,8 @@ class View:
     def __init__(self, urls: Sequence[str], files: TlsFiles) -> None:
         connections = min(len(urls) + 3, _CONNECTIONS_MAX)  # a key has a few replicas besides
         self._operations = Operations([url.rstrip("/") for url in urls], time.monotonic, retries=False)
-        self._transport = ThreadTransport(
-            http_client(connections, verify=verification(True, files)), connections
-        )
+        http = http_client(connections, verify=verification(True, files), auth=credentials())
+        self._transport = ThreadTransport(http, connections)
 
     def get(self, key: str, settings: ReadSettings) -> Response:
         """Return a node's own response to the read of a key. Raises QueryableTopicError.

@@ -313,3 +313,17 @@ def test_stored_template_is_used_unchanged() -> None:
     stored = {"metadata": {"labels": {}}, "spec": {"containers": []}}
 
     assert stateful_set(view(), 1, stored, 5)["spec"]["template"] == stored
+
+
+def test_secret_of_tokens_is_mounted_into_serve() -> None:
+    """The Secret that tokens are signed with is files of serve, and no file of ingest; its name is no variable's value."""
+    auth = {"jwt": {"secretRef": {"name": "users-jwt", "key": "hmac"}}, "rules": [{"allow": ["read"]}]}
+    of = view(auth=auth)
+    assert volumes(of)["auth"]["secret"]["secretName"] == "users-jwt"
+    serve, ingest = (
+        {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        for container in containers(of)
+    )
+    assert serve["auth"] == env(of)["QT_AUTH_SECRET_DIR"]
+    assert "auth" not in ingest
+    assert "auth" not in volumes(view())
