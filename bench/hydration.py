@@ -6,6 +6,7 @@ consumer of the same topic runs before and after, to measure the machine.
 
     python -m bench hydration
     python -m bench.hydration --records 10000000
+    python -m bench.hydration --records 300000 --formats 2  (two rounds of JSON, Avro and Protobuf, in turns)
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ AVRO = """{"type": "record", "name": "Customer", "fields": [
  {"name": "amount", "type": "double"}, {"name": "city", "type": "string"}, {"name": "pad", "type": "string"}]}"""
 """The fields of the JSON records."""
 
+PROTOBUF = """syntax = "proto3";
+message Customer { string name = 1; string status = 2; double amount = 3; string city = 4; string pad = 5; }"""
+
 
 def fill(bootstrap: str, topic: str, count: int) -> None:
     topics.create(bootstrap, topic, PARTITIONS)
@@ -50,6 +54,18 @@ def fill_avro(bootstrap: str, topic: str, count: int) -> None:
     """Write the records of `fill` as Avro."""
     topics.create(bootstrap, topic, PARTITIONS)
     value = b"\x10customer\x0cactive" + struct.pack("<d", 12345.67) + b"\x0cMunich\x18%012d"
+    records = (
+        (b"%016x" % (n * 2654435761 % 2**48), value.replace(b"%012d", b"%012d" % n)) for n in range(count)
+    )
+    topics.produce(bootstrap, topic, records, **{"linger.ms": 50, "compression.type": "lz4"})
+
+
+def fill_protobuf(bootstrap: str, topic: str, count: int) -> None:
+    """Write the records of `fill` as Protobuf."""
+    topics.create(bootstrap, topic, PARTITIONS)
+    value = (
+        b"\x0a\x08customer\x12\x06active\x19" + struct.pack("<d", 12345.67) + b"\x22\x06Munich\x2a\x0c%012d"
+    )
     records = (
         (b"%016x" % (n * 2654435761 % 2**48), value.replace(b"%012d", b"%012d" % n)) for n in range(count)
     )
@@ -141,10 +157,35 @@ def measure(directory: Path, quick: bool, count: int = RECORDS) -> Iterator[Resu
         )
 
 
+def compare_formats(directory: Path, rounds: int, count: int) -> Iterator[Result]:
+    """Ingest the same records as JSON, Avro and Protobuf, in turns."""
+    values: dict[str, dict[str, Any]] = {
+        "json": {},
+        "avro": {"format": "avro", "schemaFrom": {"inline": AVRO}},
+        "protobuf": {"format": "protobuf", "schemaFrom": {"inline": PROTOBUF}},
+    }
+    with embedded_kafka(directory / "broker") as kafka:
+        fill(kafka.bootstrap, "json", count)
+        fill_avro(kafka.bootstrap, "avro", count)
+        fill_protobuf(kafka.bootstrap, "protobuf", count)
+        for turn in range(rounds):
+            for format, value in values.items():
+                spec = document(format, kafka.bootstrap, value=value)
+                yield Result(
+                    "hydration", format, hydrate(directory / f"{format}-{turn}", spec, count, reading=False)
+                )
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=RECORDS)
+    parser.add_argument("--formats", type=int, metavar="ROUNDS")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="qtbench-") as made:
-        for result in measure(Path(made), False, chosen.records):
+        results = (
+            compare_formats(Path(made), chosen.formats, chosen.records)
+            if chosen.formats
+            else measure(Path(made), False, chosen.records)
+        )
+        for result in results:
             print(result.line(), flush=True)
