@@ -26,6 +26,7 @@ NAMES = (
     "hydration",
     "counts",
     "index",
+    "entries",
     "fold",
     "peer_hydration",
     "freshness",
