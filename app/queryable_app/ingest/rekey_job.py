@@ -165,13 +165,15 @@ class RekeyJob:
         if missing := missing_slots(cluster.slots(spark), self._partitions):
             raise _RunEnded("waiting-for-executors", missing)
 
-    def _has_slots(self) -> bool:
-        """Tell whether each source partition has a slot. Some have none while an executor starts, on one machine."""
+    def _has_begun(self) -> bool:
+        """Tell whether each source partition has a slot, and each executor has begun a task. A new one is slow at first."""
         if not self._spec.ingest.executors:
             return True
         context: Any = self._session.sparkContext
-        cluster = self._jvm.io.queryabletopics.RekeyCluster
-        return missing_slots(cluster.slots(context._jsc.sc()), self._partitions) is None
+        spark, ours = context._jsc.sc(), self._jvm.io.queryabletopics
+        if missing_slots(ours.RekeyCluster.slots(spark), self._partitions):
+            return False
+        return bool(ours.RekeyRun.joined(self._run) >= ours.RekeyCluster.executors(spark))
 
     def _report(self, state: str, detail: str) -> Sequence[ReplicaSources]:
         return self._nodes.report(state, detail, self._run, self._source_partitions)
@@ -270,7 +272,7 @@ class RekeyJob:
                 offsets = [int(offset) for offset in runs.counts(self._run).split()[_COUNTS:]]
                 for partition, reached in gaps.look(offsets).items():
                     runs.skip(self._run, partition, offsets[partition], reached)
-                stalled = self._stalls.look(offsets, gaps.next_record, now, reads=self._has_slots())
+                stalled = self._stalls.look(offsets, gaps.next_record, now, reads=self._has_begun())
                 if stalled is not None:
                     raise _RunEnded("restarting", stalled)
             if now >= report_at:

@@ -18,7 +18,7 @@ class RunStalls:
         self, offsets: Sequence[int], next_record: Callable[[int], int], now: float, *, reads: bool = True
     ) -> str | None:
         """Return why the run must end, or None. `offsets` are the next ones of the run, and `next_record` is the offset of the
-        record that the source has there. `reads` is false while tasks wait for an executor: no restart ends that."""
+        record that the source has there. `reads` is false until tasks have begun on every executor: no restart helps before."""
         due = None
         for partition, offset in enumerate(offsets):
             expected = reads and next_record(partition) >= offset

@@ -5,6 +5,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.Map;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReferenceArray;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.kafka.clients.producer.Callback;
@@ -46,6 +47,7 @@ public final class RekeyRun {
   private final KafkaProducer producer;
   private final AtomicReferenceArray sources; // RekeySource, or null where another JVM is the owner
   private final RekeyLoans loans; // to executors; null in an executor
+  private final AtomicInteger joined = new AtomicInteger(); // executors in which a task of this run has begun
   private final Thread markers;
   private final Callback callback;
   private volatile Exception failed;
@@ -100,6 +102,11 @@ public final class RekeyRun {
     }
     Exception failed = found.failed;
     return failed == null ? null : failed.toString();
+  }
+
+  /** Return in how many executors a task of the run has begun. */
+  public static int joined(long run) {
+    return of(run).joined.get();
   }
 
   /** Return rows, null keys, bad records, dropped records, and then the next offset of each source partition. */
@@ -302,9 +309,10 @@ public final class RekeyRun {
     }
   }
 
-  /** Return what an executor needs to take part. */
+  /** Return what an executor needs to take part, and count it. */
   Object[] terms() {
     check();
+    joined.incrementAndGet();
     return new Object[] {topic, Integer.valueOf(partitions), settings, Integer.valueOf(sources.length())};
   }
 
