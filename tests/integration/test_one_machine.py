@@ -16,7 +16,9 @@ import psutil
 import pytest
 import yaml
 
-from tests.integration.system import System, resource, running
+from tests.integration import topics
+from tests.integration.system import System, example, resource, running
+from tests.support.kafka import KafkaForTests
 from tests.support.processes import command_and_environment
 from tests.support.waiting import eventually
 
@@ -190,16 +192,17 @@ def test_records_and_rows_are_kept_between_runs(tmp_path: Path) -> None:
         assert second.partition(int(position.split(":")[0]))["position"] >= int(position.split(":")[1])
 
 
-def test_changed_sql_rebuilds_the_rows(tmp_path: Path) -> None:
+def test_changed_sql_rebuilds_the_rows(kafka: KafkaForTests, tmp_path: Path) -> None:
     """A change of the SQL removes every earlier row, and the run logs what has changed."""
-    with running(resource("shaped", "elsewhere:9092"), tmp_path, *OWN_KAFKA) as first:
+    topics.create(kafka.bootstrap, "shaped")
+    with running(resource("shaped", kafka.bootstrap), tmp_path) as first:
         position = produced(first, "k", '{"n": 1}')["position"]
         assert got(first, "k", "--min-position", position) == {"n": 1}
     sql = "SELECT key, value.n + 1 AS m FROM records"
     changed = resource(
-        "shaped", "elsewhere:9092", transform={"sql": sql}, value={"format": "json", "schema": "n INT"}
+        "shaped", kafka.bootstrap, transform={"sql": sql}, value={"format": "json", "schema": "n INT"}
     )
-    with running(changed, tmp_path, *OWN_KAFKA) as second:
+    with running(changed, tmp_path) as second:
         assert second.value("k") == {"m": 2}
         assert "Changed since the last run: transform, value" in second.log.read_text()
 
@@ -213,9 +216,10 @@ def test_invalid_sql_is_refused_before_the_start(tmp_path: Path) -> None:
         assert not (system.data / "kafka").exists()
 
 
-def test_three_nodes_share_the_partitions(tmp_path: Path) -> None:
+def test_three_nodes_share_the_partitions(kafka: KafkaForTests, tmp_path: Path) -> None:
     """Each of three nodes has its own port and processes, and `get` finds a key on any of them."""
-    with running(resource("shared", "elsewhere:9092"), tmp_path, *OWN_KAFKA, nodes=3) as system:
+    topics.create(kafka.bootstrap, "shared")
+    with running(resource("shared", kafka.bootstrap), tmp_path, nodes=3) as system:
         nodes = system.described()["nodes"]
         assert len({node["url"] for node in nodes}) == 3
         for n in range(12):
@@ -235,11 +239,15 @@ NAMED = {
 
 
 @pytest.mark.parametrize("file", [e for e in EXAMPLES if e.name not in NAMED], ids=lambda file: file.stem)
-def test_example_without_a_test_of_its_own_runs(tmp_path: Path, file: Path) -> None:
+def test_example_without_a_test_of_its_own_runs(kafka: KafkaForTests, tmp_path: Path, file: Path) -> None:
     """Each other file of the examples starts nodes that become ready."""
-    document = yaml.safe_load(file.read_text())
-    with running(document, tmp_path, *OWN_KAFKA, nodes=document["spec"].get("replicas", 1)) as system:
-        assert system.status()["topic"] == document["spec"]["topic"]
+    document = example(file.name, kafka.bootstrap)
+    topic = document["spec"]["topic"] = (
+        f"example-{file.stem}"  # others may have their own under the example's name
+    )
+    topics.create(kafka.bootstrap, topic)
+    with running(document, tmp_path, nodes=document["spec"].get("replicas", 1)) as system:
+        assert system.status()["topic"] == topic
 
 
 def test_printed_requests_of_the_demo_work(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ TOPIC = "users"
 
 @pytest.fixture(scope="module")
 def system(kafka: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    topics.create(kafka.bootstrap, TOPIC)
+    topics.create(kafka.bootstrap, TOPIC, 4, **{"max.message.bytes": "8000000"})
     records = topics.json_records({f"user-{n}": {"n": n} for n in range(500)})
     topics.produce(kafka.bootstrap, TOPIC, records)
     document = resource(TOPIC, kafka.bootstrap, read={"ingest": True})
@@ -85,13 +85,11 @@ def test_bad_record_is_skipped_and_counted(kafka: Any, system: System, value: by
 def test_value_of_five_megabytes_is_stored(kafka: Any, system: System) -> None:
     """A node stores and answers a value of five megabytes."""
     value = json.dumps({"text": "x" * 5_000_000}).encode()
-    topics.create(kafka.bootstrap, "large", 1, **{"max.message.bytes": "8000000"})
-    with running(resource("large", kafka.bootstrap), system.data.parent / "large") as large:
-        topics.produce(kafka.bootstrap, "large", [(b"k", value), (b"small", b"1")])
-        large.at_end(topics.ends(kafka.bootstrap, "large"))
+    topics.produce(kafka.bootstrap, TOPIC, [(b"large", value), (b"small", b"1")])
+    settle(kafka, system)
 
-        assert large.get("/v1/keys/k", headers={"accept": "application/octet-stream"}).content == value
-        assert large.value("small") == 1
+    assert system.get("/v1/keys/large", headers={"accept": "application/octet-stream"}).content == value
+    assert system.value("small") == 1
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, TopicPartition
 
 from tests.integration import topics
 from tests.integration.system import resource, running
@@ -65,26 +65,17 @@ def test_sql_projects_and_filters_records(kafka: Any, tmp_path: Path, mode: str)
         eventually("the filter drops it", lambda: system.value("a") is None)
 
 
-@pytest.mark.parametrize(
-    ("transform", "sentence"),
-    [
-        ("SELEC key FROM records", "SELEC"),
-        ("SELECT key, nope FROM records", "nope"),
-        ("SELECT value.user AS key FROM records", "keyBy"),
-        ("SELECT key, count(*) AS n FROM records GROUP BY key", "aggregate"),
-    ],
-    ids=["syntax", "unknown column", "changes the key", "aggregates"],
-)
-def test_invalid_sql_is_refused_before_the_start(
-    kafka: Any, tmp_path: Path, transform: str, sentence: str
-) -> None:
-    """The run ends with Spark's own message or with advice, and starts no node."""
+def test_invalid_sql_is_refused_before_the_start(kafka: Any, tmp_path: Path) -> None:
+    """The run ends with advice, and starts no node. Spark's own sentences are tested without a run."""
     document = resource(
-        "whatever", kafka.bootstrap, value={"format": "json", "schema": SCHEMA}, transform={"sql": transform}
+        "whatever",
+        kafka.bootstrap,
+        value={"format": "json", "schema": SCHEMA},
+        transform={"sql": "SELECT value.user AS key FROM records"},
     )
     with running(document, tmp_path, wait=False) as system:
         assert system.process.wait(120) != 0
-        assert sentence in system.log.read_text()
+        assert "keyBy" in system.log.read_text()
         assert not (system.data / "run.json").exists()
 
 
@@ -115,10 +106,8 @@ def test_bad_records_go_to_the_dead_letter_topic(kafka: Any, tmp_path: Path) -> 
     letter, *more = topics.records(kafka.bootstrap, dead)
     assert (letter.key, letter.value, more) == (b"bad", b"{nope", [])
 
-    reader = Consumer(
-        {"bootstrap.servers": kafka.bootstrap, "group.id": "dead", "auto.offset.reset": "earliest"}
-    )
-    reader.subscribe([dead])
+    reader = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "dead"})
+    reader.assign([TopicPartition(dead, 0, 0)])  # without the delays of a group
     read: Any = eventually("the dead letter", lambda: reader.poll(1))
     headers = dict(read.headers())
     reader.close()

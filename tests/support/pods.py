@@ -29,6 +29,11 @@ KEYS = [f"key-{number}" for number in range(120)]
 PARENT = ("-m", "queryable_app.serve")
 
 
+def get(url: str, **options: Any) -> httpx.Response:
+    """Send a request on a new connection. To load the trusted certificates for each one would take most of its time."""
+    return httpx.get(url, verify=False, **{"timeout": 30, **options})
+
+
 class PodProcess:
     """One pod's serve: a parent and its workers."""
 
@@ -52,9 +57,7 @@ class PodProcess:
     def is_ready(self) -> bool:
         assert self.process.poll() is None, self.log.read_text()
         try:
-            return all(
-                httpx.get(f"{worker.advertised_url}/readyz").status_code == 200 for worker in self.workers
-            )
+            return all(get(f"{worker.advertised_url}/readyz").status_code == 200 for worker in self.workers)
         except httpx.TransportError:
             return False
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.pods import KEYS, PARENT, PARTITIONS, PodProcess, running_pods
+from tests.support.pods import KEYS, PARENT, PARTITIONS, PodProcess, get, running_pods
 from tests.support.waiting import eventually
 
 # The parent with shorter probes.
@@ -33,9 +33,16 @@ def pod(tmp_path: Path) -> Iterator[PodProcess]:
         yield only
 
 
-def test_every_port_of_a_pod_answers_every_key(pod: PodProcess) -> None:
+@pytest.fixture(scope="module")
+def shared_pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PodProcess]:
+    """Yield a pod for the tests that only send requests to it."""
+    with running_pods(tmp_path_factory.mktemp("shared-pod")) as (only,):
+        yield only
+
+
+def test_every_port_of_a_pod_answers_every_key(shared_pod: PodProcess) -> None:
     """Each worker hosts half of the partitions, and answers every key on its own port and on the front port."""
-    statuses = [httpx.get(f"{worker.advertised_url}/v1/status").json() for worker in pod.workers]
+    statuses = [get(f"{worker.advertised_url}/v1/status").json() for worker in shared_pod.workers]
     hosted = [{replica["partition"] for replica in status["partitions"]} for status in statuses]
     assert [len(partitions) for partitions in hosted] == [PARTITIONS // 2] * 2
     assert set.union(*hosted) == set(range(PARTITIONS))
@@ -44,31 +51,31 @@ def test_every_port_of_a_pod_answers_every_key(pod: PodProcess) -> None:
         ("users-r1-0.1", "users-r1-0"),
     ]
 
-    for url in (pod.front, *(worker.advertised_url for worker in pod.workers)):
+    for url in (shared_pod.front, *(worker.advertised_url for worker in shared_pod.workers)):
         with httpx.Client(base_url=url) as http:
             assert [http.get(f"/v1/keys/{key}").json() for key in KEYS] == KEYS
 
 
-def test_workers_share_the_connections_of_the_front_port(pod: PodProcess) -> None:
+def test_workers_share_the_connections_of_the_front_port(shared_pod: PodProcess) -> None:
     """The kernel gives new connections to the front port to all workers."""
-    names = {httpx.get(f"{pod.front}/v1/status").json()["name"] for _ in range(60)}
+    names = {get(f"{shared_pod.front}/v1/status").json()["name"] for _ in range(60)}
 
-    assert names == {worker.name for worker in pod.workers}
+    assert names == {worker.name for worker in shared_pod.workers}
 
 
-def test_placement_names_the_own_ports_of_workers(pod: PodProcess) -> None:
+def test_placement_names_the_own_ports_of_workers(shared_pod: PodProcess) -> None:
     """A client that goes to the owner of a key goes to a worker, and not to the front port."""
-    placement = httpx.get(f"{pod.front}/v1/placement").json()
+    placement = get(f"{shared_pod.front}/v1/placement").json()
 
     addresses = {address for each in placement["partitions"] for address in each["addresses"]}
-    assert addresses == {worker.advertised_url for worker in pod.workers}
+    assert addresses == {worker.advertised_url for worker in shared_pod.workers}
 
 
 def test_killed_worker_starts_again_while_the_other_answers(pod: PodProcess) -> None:
     """After kill -9 of one worker, the other answers the keys that it hosts, and the parent starts the killed one again."""
     first, second = pod.workers
     before = pod.pids()
-    hosted = {r["partition"] for r in httpx.get(f"{second.advertised_url}/v1/status").json()["partitions"]}
+    hosted = {r["partition"] for r in get(f"{second.advertised_url}/v1/status").json()["partitions"]}
     with httpx.Client(base_url=second.advertised_url) as http:
         # A key whose only replica is in the killed worker is not answered meanwhile.
         keys = [key for key in KEYS if int(http.get(f"/v1/keys/{key}").headers["qt-partition"]) in hosted]
@@ -129,18 +136,18 @@ def test_sigterm_ends_parent_and_workers(pod: PodProcess) -> None:
 def test_pod_drains_as_one(tmp_path: Path) -> None:
     """After SIGTERM all workers of the pod drain: they answer every key with `Connection: close` and are not ready, until the
     pod ends with exit code 0. The other pod answers every key then."""
-    with running_pods(tmp_path, pods=2, replicas=2, drain_seconds=3) as (pod, other):
+    with running_pods(tmp_path, pods=2, replicas=2, drain_seconds=5) as (pod, other):
         urls = [worker.advertised_url for worker in pod.workers]
         pod.process.send_signal(signal.SIGTERM)
         for url in urls:
-            eventually("it drains", lambda url=url: httpx.get(f"{url}/v1/status").json()["draining"], 3)  # type: ignore[misc]
+            eventually("it drains", lambda url=url: get(f"{url}/v1/status").json()["draining"])  # type: ignore[misc]
 
         for url in (pod.front, *urls):
-            answers = [httpx.get(f"{url}/v1/keys/{key}") for key in KEYS[:10]]
+            answers = [get(f"{url}/v1/keys/{key}") for key in KEYS[:10]]
             assert [(a.status_code, a.headers["connection"]) for a in answers] == [(200, "close")] * 10
-            assert httpx.get(f"{url}/readyz").status_code == 503
+            assert get(f"{url}/readyz").status_code == 503
 
-        assert pod.process.wait(20) == 0
+        assert pod.process.wait(60) == 0
         with httpx.Client(base_url=other.front) as http:
             assert [http.get(f"/v1/keys/{key}").json() for key in KEYS] == KEYS
 
@@ -162,11 +169,11 @@ def test_readiness_of_a_worker_is_that_of_its_pod(pod: PodProcess) -> None:
     try:
 
         def waits_for() -> list[str]:
-            answer = httpx.get(f"{first.advertised_url}/readyz")
+            answer = get(f"{first.advertised_url}/readyz")
             return list(answer.json()["waitsFor"]) if answer.status_code == 503 else []
 
         assert eventually("the pod is not ready", waits_for, 10) == [second.advertised_url]
-        assert httpx.get(f"{first.advertised_url}/livez").status_code == 200
+        assert get(f"{first.advertised_url}/livez").status_code == 200
     finally:
         os.kill(pid, signal.SIGCONT)
     pod.wait_until_ready()
@@ -193,10 +200,10 @@ def test_worker_that_hangs_is_killed_and_started_again(tmp_path: Path) -> None:
         assert pod.pids()[second.ordinal] == before[second.ordinal]
 
 
-def test_metrics_are_those_of_all_workers(pod: PodProcess) -> None:
+def test_metrics_are_those_of_all_workers(shared_pod: PodProcess) -> None:
     """Any port of the pod returns the metrics of all workers, each metric once, told apart by the label `worker`."""
-    for url in (pod.front, pod.workers[1].advertised_url):
-        families = list(text_string_to_metric_families(httpx.get(f"{url}/metrics").text))
+    for url in (shared_pod.front, shared_pod.workers[1].advertised_url):
+        families = list(text_string_to_metric_families(get(f"{url}/metrics").text))
         names = [family.name for family in families]
         samples = {family.name: family.samples for family in families}
 
@@ -212,7 +219,7 @@ def test_metrics_say_which_worker_does_not_answer(pod: PodProcess) -> None:
     pid = pod.pids()[pod.workers[1].ordinal]
     os.kill(pid, signal.SIGSTOP)
     try:
-        text = httpx.get(f"{pod.workers[0].advertised_url}/metrics", timeout=4).text
+        text = get(f"{pod.workers[0].advertised_url}/metrics", timeout=4).text
     finally:
         os.kill(pid, signal.SIGCONT)
 
@@ -221,9 +228,9 @@ def test_metrics_say_which_worker_does_not_answer(pod: PodProcess) -> None:
     assert 'qt_placement_epoch{worker="1"}' not in text
 
 
-def test_metrics_of_one_worker_need_the_token_of_nodes(pod: PodProcess) -> None:
+def test_metrics_of_one_worker_need_the_token_of_nodes(shared_pod: PodProcess) -> None:
     """A client has the metrics of the pod, and not the path between workers."""
-    assert httpx.get(f"{pod.front}/internal/v1/metrics").status_code == 401
+    assert get(f"{shared_pod.front}/internal/v1/metrics").status_code == 401
 
 
 AMBIGUOUS = b"Content-Length: 1\r\nTransfer-Encoding: chunked"
@@ -239,21 +246,23 @@ AMBIGUOUS = b"Content-Length: 1\r\nTransfer-Encoding: chunked"
     ],
     ids=["ambiguous framing", "long head", "internal path", "good request"],
 )
-def test_front_port_refuses_what_a_node_refuses(pod: PodProcess, request_head: bytes, status: bytes) -> None:
+def test_front_port_refuses_what_a_node_refuses(
+    shared_pod: PodProcess, request_head: bytes, status: bytes
+) -> None:
     """The strict parser, the bounds and the token apply to every connection to the front port and to own ports."""
-    for port in (*[pod.settings.http_port] * 8, *(worker.http_port for worker in pod.workers)):
+    for port in (*[shared_pod.settings.http_port] * 8, *(worker.http_port for worker in shared_pod.workers)):
         with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
             connection.sendall(request_head + b"\r\n\r\n")
             assert connection.recv(4096).split(b" ")[1] == status
 
 
-def test_each_worker_has_its_share_of_connections_and_its_own_descriptors(pod: PodProcess) -> None:
+def test_each_worker_has_its_share_of_connections_and_its_own_descriptors(shared_pod: PodProcess) -> None:
     """The limit of descriptors holds for each process, so it is not shared out; the connections of the pod are."""
-    limit = resource.prlimit(pod.process.pid, resource.RLIMIT_NOFILE)[0]
+    limit = resource.prlimit(shared_pod.process.pid, resource.RLIMIT_NOFILE)[0]
 
-    served = pod.events("serving")
+    served = shared_pod.events("serving")
     assert [event["descriptors"] for event in served] == [limit, limit]
-    assert [event["connections"] for event in served] == [pod.settings.connections_max // 2] * 2
+    assert [event["connections"] for event in served] == [shared_pod.settings.connections_max // 2] * 2
 
 
 def test_workers_keep_what_their_parent_inherited(tmp_path: Path) -> None:
@@ -305,12 +314,12 @@ def test_port_of_a_worker_in_use_leaves_the_others_alone(tmp_path: Path) -> None
 
                 def answers() -> bool:
                     with suppress(httpx.TransportError):
-                        return httpx.get(f"{first.advertised_url}/readyz").status_code == 503
+                        return get(f"{first.advertised_url}/readyz").status_code == 503
                     return False
 
                 eventually("the first worker answers", answers, 20, story=again.log.read_text)
                 eventually("two attempts", lambda: len(again.events("worker")) >= 3, 20)
-                assert httpx.get(f"{again.front}/livez").status_code == 200
+                assert get(f"{again.front}/livez").status_code == 200
             finally:
                 again.process.kill()
                 again.process.wait(10)
