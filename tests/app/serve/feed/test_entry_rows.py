@@ -134,6 +134,15 @@ def test_sweeper_deletes_expired_entries(tmp_path: Path) -> None:
         assert node.sweeper.delete_dead_rows(replica, b"")[0] == []
 
 
+def test_record_as_old_as_the_retention_has_an_entry(tmp_path: Path) -> None:
+    """A record whose time is exactly the retention before the newest one has an entry, and one a millisecond older is late."""
+    sent = [Record(b"k", NOON)] * 10 + [Record(b"k", time) for time in (NOON + HOUR_MS, NOON, NOON - 1)]
+    with opened(tmp_path) as node:
+        send(node, sent, 0, len(sent))
+        assert [entry.offset for entry in stored(node, b"k")] == [*range(10), 11, 10]
+        assert node.replicas.by_partition[0].late_records == folded(sent, HOUR_MS).late == 1
+
+
 def test_wrong_clock_expires_nothing(tmp_path: Path) -> None:
     """Nine records in a row from the far future are kept and expire nothing; the tenth moves the clock."""
     sent = [Record(b"k", NOON)] * 12 + [Record(b"k", NOON + 365 * 24 * HOUR_MS)] * 10
