@@ -23,6 +23,7 @@ class Reason(Enum):
     FORBIDDEN = ("forbidden", 403, "Not allowed")
     KEY_NOT_FOUND = ("key_not_found", 404, "The key does not exist")
     NO_SUCH_RESOURCE = ("no_such_resource", 404, "The path does not exist")
+    NOT_RETAINED = ("not_retained", 410, "The view has no such old versions")
     TOO_LARGE = ("too_large", 413, "The request is too large")
     WRONG_OWNER = ("wrong_owner", 421, "This node does not host the partition")
     OVERLOADED = ("overloaded", 429, "The node has too many requests")
@@ -37,7 +38,12 @@ class Reason(Enum):
         self.title = title
 
 
-REASONS_TO_TRY_ELSEWHERE: Final = (Reason.WRONG_OWNER, Reason.NOT_AVAILABLE, Reason.NOT_FRESH_ENOUGH)
+REASONS_TO_TRY_ELSEWHERE: Final = (
+    Reason.WRONG_OWNER,
+    Reason.NOT_AVAILABLE,
+    Reason.NOT_FRESH_ENOUGH,
+    Reason.NOT_RETAINED,
+)
 """Reasons for which another replica may answer, the one that hides the most data first."""
 
 

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import yaml
 
-from queryable_app.config.topic_spec import _LATER
 from queryable_operator.spec.changes import CHANGES, Change
 
 ROOT: Final = Path(__file__).parents[2]
@@ -30,8 +29,7 @@ The column *A change* says what happens when you change the field:
 |---|---|
 {changes}
 
-So fields of the class `roll` restart pods. A duration is a number and one of `ms`, `s`, `m`, `h`, `d`. Fields that are
-*not in this version yet* are in the schema, and a resource with one of them gets `SpecValid=False`.
+So fields of the class `roll` restart pods. A duration is a number and one of `ms`, `s`, `m`, `h`, `d`.
 """
 
 Node = Mapping[str, Any]
@@ -54,7 +52,7 @@ def reference() -> str:
     parts += ["", "### Fields of its own", "", *_table(_only(spec, plain), "", CHANGES)]
     for name, field in spec["properties"].items():
         if name not in plain:
-            parts += ["", f"### {name}", _line(field["description"]) + _later(name), *_rules(field)]
+            parts += ["", f"### {name}", _line(field["description"]), *_rules(field)]
             parts += ["", *_table(field, f"{name}.", CHANGES)]
     parts += ["", "## status", _line(status["description"]), "", *_table(status, "", None)]
     return "\n".join(parts) + "\n"
@@ -76,7 +74,7 @@ def _table(node: Node, prefix: str, changes: Mapping[str, Change] | None) -> Ite
         if changes is not None:
             cells.append(_change(path, changes))
         rules = "".join(f" Rule: {rule['message']}." for rule in _validations(field))
-        meaning = _line(field["description"]) + rules + _later(path)
+        meaning = _line(field["description"]) + rules
         yield f"| {' | '.join(cells)} | {meaning} |"
 
 
@@ -137,10 +135,6 @@ def _validations(field: Node) -> Iterator[Node]:
 def _rules(node: Node) -> Iterator[str]:
     for rule in node.get("x-kubernetes-validations", ()):
         yield f"Rule: {rule['message']}."
-
-
-def _later(path: str) -> str:
-    return " *Not in this version yet.*" if tuple(path.split(".")) in _LATER else ""
 
 
 def _text(value: Any) -> str:

@@ -25,6 +25,7 @@ from queryable_app.client.attempts import (
 )
 from queryable_app.client.changes import Change, Following
 from queryable_app.client.credentials import bearer_token
+from queryable_app.client.history import Moment, moment_parameters
 from queryable_app.client.indexes import IndexValue, index_target
 from queryable_app.client.keys import Key
 from queryable_app.client.membership import Membership
@@ -175,16 +176,25 @@ class _Reads(Reads[AsyncRows, AsyncChanges]):
         self._run = transport.run_operation
 
     async def get(
-        self, key: Key, *, raw: bool = False, fields: Fields | None = None, **options: Unpack[ReadOptions]
+        self,
+        key: Key,
+        *,
+        raw: bool = False,
+        fields: Fields | None = None,
+        as_of: Moment | None = None,
+        **options: Unpack[ReadOptions],
     ) -> Row | None:
         """Return the newest row of a key; None if a complete replica says that there is none. With `raw` its value is the
-        stored bytes; with `fields` it has these alone.
+        stored bytes; with `fields` it has these alone. With `as_of` it is the row of then, in a view with history.
 
             row = await users.get("user-1", max_lag_ms=500)
         """
         selection = selection_parameters(fields=fields)
-        settings = self._settings(options)
-        return await self._run(self._operations.get(key, raw, settings, self._positions, selection))
+        settings, positions = self._settings(options), self._positions
+        if as_of is not None:  # a moment is all that is to be required of the replica
+            settings, positions = ReadSettings(deadline_ms=settings.deadline_ms), None
+            selection += moment_parameters(as_of)
+        return await self._run(self._operations.get(key, raw, settings, positions, selection))
 
     async def exists(self, key: Key, **options: Unpack[ReadOptions]) -> bool:
         """Return whether a key exists, without its value. False if a complete replica says that there is none.

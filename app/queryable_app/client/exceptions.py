@@ -80,6 +80,12 @@ class TooLarge(QueryableTopicError):
     reason = Reason.TOO_LARGE
 
 
+class NotRetained(QueryableTopicError):
+    """The view has no versions of so long ago any more."""
+
+    reason = Reason.NOT_RETAINED
+
+
 class WrongOwner(QueryableTopicError):
     """No node that was tried hosts the partition."""
 
@@ -139,6 +145,7 @@ _OF_REASON: Final = {
         Unauthenticated,
         Forbidden,
         NoSuchResource,
+        NotRetained,
         TooLarge,
         WrongOwner,
         Overloaded,

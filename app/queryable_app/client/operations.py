@@ -6,7 +6,7 @@ any node, in turn. `requests.py` sends what is created here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 from urllib.parse import quote_from_bytes
@@ -95,12 +95,14 @@ class Operations(Writes):
         response = yield from self._point_read(record, placement, JSON, deadline, settings, session, PROBE)
         return response.status != 404
 
-    def get_response(self, key: Key, settings: ReadSettings) -> Operation[Response]:
+    def get_response(
+        self, key: Key, settings: ReadSettings, selection: Sequence[str] = ()
+    ) -> Operation[Response]:
         """Return a node's own response to a point read: the value as the node writes it, or `key_not_found`."""
         deadline = self._deadline(settings, DEADLINE_MS)
         placement = yield from self._placements.placement(deadline)
         record = record_key(key, placement.codec)
-        return (yield from self._point_read(record, placement, JSON, deadline, settings, None))
+        return (yield from self._point_read(record, placement, JSON, deadline, settings, None, selection))
 
     def multi_get(
         self,
@@ -302,6 +304,19 @@ class Operations(Writes):
     ) -> Scan:
         """Return a scan of the rows of an index, of those that the target names."""
         return new_scan(lambda _: target, settings, order, limit, page_rows, partial, selection)
+
+    def history(
+        self,
+        target: Callable[[PlacementMap], Target],
+        settings: ReadSettings,
+        order: Order,
+        limit: int | None,
+        page_rows: int,
+        partial: bool = False,
+        selection: Sequence[str] = (),
+    ) -> Scan:
+        """Return a scan of the versions of a key that the target names."""
+        return new_scan(target, settings, order, limit, page_rows, partial, selection)
 
     def windows(
         self,

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar, Unpack
 
 from queryable_app.client.changes import Following, new_following
 from queryable_app.client.entries import entries_target
+from queryable_app.client.history import Moment, history_target
 from queryable_app.client.indexes import IndexValue, index_target
 from queryable_app.client.keys import Key
 from queryable_app.client.operations import Operations
@@ -137,6 +138,30 @@ class Reads(ABC, Generic[RowsT, ChangesT]):
         settings, selection = self._settings(options), selection_parameters(where, fields)
         target = index_target(name, eq, start, stop)
         scan = self._operations.index(target, settings, order, limit, page_rows, partial, selection)
+        return self._from_cursor(scan, cursor)
+
+    def history(
+        self,
+        key: Key,
+        start: Moment | None = None,
+        stop: Moment | None = None,
+        *,
+        order: Order = "desc",
+        limit: int | None = None,
+        page_rows: int = PAGE_ROWS,
+        cursor: str | None = None,
+        partial: bool = False,
+        fields: Fields | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> RowsT:
+        """Iterate over the versions of a key that are kept, the newest first: those that began to count from the moment `start`
+        on and before `stop`. For views with history.
+
+        for version in users.history("user-1"): print(version.offset, version.deleted, version.value)
+        """
+        settings, selection = self._settings(options), selection_parameters(fields=fields)
+        target = history_target(key, start, stop)
+        scan = self._operations.history(target, settings, order, limit, page_rows, partial, selection)
         return self._from_cursor(scan, cursor)
 
     def prefix(

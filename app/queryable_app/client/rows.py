@@ -56,6 +56,8 @@ class Row:
     """The window of the row, in a view with windows."""
     time_ms: int | None = None
     """The time of the entry, in ms since 1970, in a view of entries."""
+    deleted: bool = False
+    """Whether a version of a key is its deletion; the value is then None."""
 
     @property
     def position(self) -> str:
@@ -210,6 +212,7 @@ def item_row(item: Mapping[str, Any], freshness: Freshness, key: Key | None = No
         freshness,
         _window(item["window"]) if "window" in item else None,
         _time(item["time"]) if "time" in item else None,
+        item.get("deleted") is True,
     )
 
 

@@ -10,6 +10,7 @@ import click
 
 from queryable_app.client.attempts import Response
 from queryable_app.client.exceptions import QueryableTopicError, Unreachable
+from queryable_app.client.history import moment_parameters
 from queryable_app.client.options import ReadSettings, parse_options
 from queryable_app.commands.common import (
     BROKEN,
@@ -40,6 +41,7 @@ _RETRY_STATUSES: Final = frozenset({421, 429, 503, 504})
         qtopic get user-1
         qtopic get user-1 --consistency strong
         qtopic get user-1 --min-position 2:17      read your own write
+        qtopic get user-1 --as-of 2026-11-22T10:00:00Z
         qtopic get user-1 --json                   with offset and lag
         """
     ),
@@ -64,6 +66,11 @@ _RETRY_STATUSES: Final = frozenset({421, 429, 503, 504})
 @click.option(
     "--deadline-ms", type=click.IntRange(1), help="How long the read may take, with the wait for freshness."
 )
+@click.option(
+    "--as-of",
+    metavar="MOMENT",
+    help="The value of then, in a view with history: a time, or PARTITION:OFFSET.",
+)
 @JSON
 def get_command(
     key: str,
@@ -73,6 +80,7 @@ def get_command(
     max_lag_ms: int | None,
     min_position: tuple[str, ...],
     deadline_ms: int | None,
+    as_of: str | None,
     as_json: bool,
 ) -> None:
     options = {
@@ -84,7 +92,7 @@ def get_command(
     try:
         settings = parse_options(options, ReadSettings())
         with view_at(urls, data) as view:
-            response = view.get(key, settings)
+            response = view.get(key, settings, moment_parameters(as_of))
     except QueryableTopicError as error:
         fail_read(error, as_json)
     if response.status == 404:

@@ -13,6 +13,7 @@ _MODULES: Final = {
     "entries": "entries",
     "explain": "explain",
     "get": "get",
+    "history": "history",
     "index": "rows",
     "prefix": "rows",
     "produce": "produce",
@@ -57,6 +58,7 @@ class _Commands(click.Group):
         qtopic entries sensor-1              read the entries of one key by their time
         qtopic windows user-1                read the windows of one key
         qtopic top views                     read the windows or rows with the greatest values
+        qtopic history user-1                print the versions of one key
         qtopic watch                         print changes as they happen
         qtopic status                        show the position and the lag of each replica
         qtopic scale 3                       change the number of nodes while they answer

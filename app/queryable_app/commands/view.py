@@ -15,6 +15,7 @@ from queryable_app.client.attempts import Operation, Response
 from queryable_app.client.changes import Following
 from queryable_app.client.entries import entries_target
 from queryable_app.client.exceptions import DeadlineExceeded, InvalidRequest, Unreachable
+from queryable_app.client.history import history_target
 from queryable_app.client.operations import Operations
 from queryable_app.client.options import ReadSettings, parse_options
 from queryable_app.client.rows import item_texts, parsed
@@ -42,7 +43,7 @@ class View:
         http = http_client(connections, verify=verification(True, files), auth=credentials())
         self._transport = ThreadTransport(http, connections)
 
-    def get(self, key: str, settings: ReadSettings) -> Response:
+    def get(self, key: str, settings: ReadSettings, selection: Sequence[str] = ()) -> Response:
         """Return a node's own response to the read of a key. Raises QueryableTopicError.
 
         Only a read that waits for freshness has a short deadline by default. Another one fails when no node says anything.
@@ -51,7 +52,7 @@ class View:
         if silence_is_failure:
             settings = replace(settings, deadline_ms=SILENCE_MS)
         try:
-            return self._run(self._operations.get_response(typed_key(key), settings))
+            return self._run(self._operations.get_response(typed_key(key), settings, selection))
         except DeadlineExceeded as error:
             if silence_is_failure and error.address is None:
                 raise Unreachable(error.detail, error.advice) from error
@@ -105,6 +106,19 @@ class View:
         """Return a scan of the entries of a key from `start` up to, and without, `stop`; or of all keys."""
         target = entries_target(None if key is None else typed_key(key), start, stop)
         return new_scan(target, settings, order, limit, PAGE_ROWS, False, selection)
+
+    def history(
+        self,
+        key: str,
+        start: str | None,
+        stop: str | None,
+        order: Order,
+        limit: int,
+        settings: ReadSettings,
+    ) -> Scan:
+        """Return a scan of the versions of a key."""
+        target = history_target(typed_key(key), start, stop)
+        return self._operations.history(target, settings, order, limit, PAGE_ROWS)
 
     def items(self, scan: Scan) -> Iterator[str]:
         """Yield each row of a scan as the node writes it, a page at a time. Raises QueryableTopicError."""

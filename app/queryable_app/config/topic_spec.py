@@ -15,6 +15,7 @@ from queryable_app.config.aggregate_spec import AggregateSpec
 from queryable_app.config.aggregates import RECORD_KEY, parse_view_aggregate
 from queryable_app.config.auth import AuthSpec, parse_auth
 from queryable_app.config.entries import EntriesSpec, parse_entries
+from queryable_app.config.history import HistorySpec, parse_history
 from queryable_app.config.indexes import IndexSpec, parse_indexes
 from queryable_app.config.spec_fields import SpecError as SpecError
 from queryable_app.config.spec_fields import duration_ms as duration_ms
@@ -30,16 +31,12 @@ OnBadRecord = Literal["Skip", "Fail", "DeadLetter"]
 OnDataLoss = Literal["Fail", "Rebuild"]
 PartitionerName = Literal["auto", "murmur2", "crc32", "fnv1a", "scatter"]
 ConsistencyName = Literal["any", "bounded", "at-least", "strong"]
+ViewKind = Literal["latest", "aggregate", "history"]
 IngestMode = Literal["realtime", "microbatch"]
 
 _LAG_MS_MAX: Final = 86_400_000  # as in the schema, like the next one
 _CONCURRENT_MAX: Final = 65_536
 _BATCH_MS_MIN: Final = 5000
-
-# In the schema, and not implemented yet.
-_LATER: Final = {
-    ("view", "history"): "history",
-}
 
 
 READ_FIELDS: Final = ("consistency", "ingest", "maxConcurrent")
@@ -90,6 +87,8 @@ class TopicSpec:
     indexes: tuple[IndexSpec, ...] = ()
     entries: EntriesSpec | None = None
     """Whose time orders the entries of a key. None: the view has one value of each key."""
+    history: HistorySpec | None = None
+    """Which versions of each key the view keeps. None: the newest alone."""
     source_topic: str = ""
     """The topic whose records the rekey job writes to `topic`, in the spec of a rekeyed view's nodes. Empty: the view is not
     rekeyed."""
@@ -125,12 +124,12 @@ def parse_spec_json(text: str) -> TopicSpec:
 
 def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
     """Parse a `spec` that has passed the schema, and check the rules across fields."""
-    _refuse_later_features(spec)
+    one_of(ViewKind, spec.get("view", {}).get("kind", "latest"), "spec.view.kind")
     value_format, value_schema = _value(spec.get("value", {}))
     config = {name: str(value) for name, value in spec["kafka"].get("config", {}).items()}
     kafka_config, registry_config = split_settings(config)
     sql, view = spec.get("transform", {}).get("sql"), spec.get("view", {})
-    aggregate = parse_view_aggregate(view)
+    aggregate, history = parse_view_aggregate(view), parse_history(view)
     value_is_json = value_format in ("json", "avro", "protobuf") or sql is not None
     replicas, standby_replicas = _node_counts(spec)
     parsed = TopicSpec(
@@ -151,6 +150,7 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
         key_by=_key_by(view),
         indexes=parse_indexes(view, value_is_json, aggregate),
         entries=parse_entries(view, value_is_json),
+        history=history,
         replicas=replicas,
         standby_replicas=standby_replicas,
         read=parse_read(spec.get("read", {})),
@@ -241,22 +241,6 @@ def _check_changes(spec: TopicSpec) -> None:
         )
     if spec.key_by:
         raise SpecError(f"{path}: a view with keyBy has no change feed in this version; leave the field out")
-
-
-def _refuse_later_features(spec: Mapping[str, Any]) -> None:
-    for path, feature in _LATER.items():
-        node: Any = spec
-        for name in path:
-            node = node.get(name) if isinstance(node, Mapping) else None
-        if node:
-            raise SpecError(
-                f"spec.{'.'.join(path)}: {feature} is not in this version yet; leave the field out"
-            )
-    kind = spec.get("view", {}).get("kind", "latest")
-    if kind not in ("latest", "aggregate"):
-        raise SpecError(
-            f"spec.view.kind: {kind!r} is not in this version yet; leave the field out for the latest value"
-        )
 
 
 def _value(value: Mapping[str, Any]) -> tuple[ValueFormat, str | None]:

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from queryable_app.errors import Failure, Reason, invalid, shown
+from queryable_app.wire.as_of import AsOf
 from queryable_app.wire.checked import OFFSET_MAX
 from queryable_app.wire.http_text import optional_choice, parse_position, whole_number
 
@@ -51,6 +52,8 @@ class ReadOptions:
     min_positions: Mapping[int, int] = field(default_factory=dict)  # partition → next offset
     deadline_ms: int = 2000
     route: str = "forward"
+    as_of: AsOf | None = None
+    """The moment of which a read wants the rows. None: the present."""
     min_sources: Mapping[int, int] = field(default_factory=dict)
     """The positions that a read of a rekeyed view names: source partition → next offset. `min_positions` is empty there."""
 
@@ -237,7 +240,7 @@ def parse_read_options(
         {} if rekeyed else min_positions,
         defaults.deadline_ms if deadline_ms is None else deadline_ms,
         optional_choice(values, "route", ROUTES) or defaults.route,
-        min_positions if rekeyed else {},
+        min_sources=min_positions if rekeyed else {},
     )
 
 

@@ -138,6 +138,8 @@ class Node:
         if spec.entries is not None:
             retention_ms = spec.entries.retention_ms
         changes_ms = CHANGES_RETENTION_MS if spec.changes else None
+        if spec.history is not None:
+            retention_ms = spec.history.retention_ms
         event_time = self.windows or self.entries
         self.sweeper = Sweeper(replicas, spec.ttl_ms or retention_ms, event_time, changes_ms)
         self.audit = Audit(spec.auth is not None and spec.auth.audit_plain_keys)
@@ -235,7 +237,7 @@ class Node:
         mismatches_path = Path(settings.data_dir, settings.application_id, PARTITIONER_MISMATCHES_FILE)
         partitioner = PartitionerInUse(spec.partitioner, placement.partitions, mismatches_path)
         sources = _source_partitions(spec, placement)
-        held = Replicas(placement, replicas, partitioner, sources, indexes)
+        held = Replicas(placement, replicas, partitioner, sources, indexes, spec.history)
         return Node(settings, spec, held, memory, descriptors)
 
     @property
@@ -399,7 +401,8 @@ def _open_replica(
     path = store_path(Path(settings.data_dir), settings.application_id, partition)
     sources = _source_partitions(spec, placement)
     try:
-        return new_replica(partition, role, Store.open(path, identity, memory, indexes), sources)
+        store = Store.open(path, identity, memory, indexes, spec.history)
+        return new_replica(partition, role, store, sources)
     except (StoreUnavailable, OSError) as error:
         replica = new_replica(partition, role, None, sources)
         replica.absent = f"cannot be opened at present: {error}"

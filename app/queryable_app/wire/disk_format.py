@@ -2,7 +2,8 @@
 
 Strategy: each replica has a RocksDB with two column families. `default` has the rows, under the record's key in an
 order-preserving form; no key is reserved. `meta` has the replica's state, in the same WriteBatch as the rows that it describes.
-A view with indexes has a third one, `index`, with the entries of each row (wire/index_keys.py), also in that batch.
+A view with indexes has a third one, `index`, with the entries of each row (wire/index_keys.py), also in that batch; one with
+history has `history`, with all versions of the rows (wire/version_keys.py).
 
 A row is a header and the value's bytes. A tombstone (a deleted key, or a row that the view's filter dropped) is a header with its
 flag set. It must outlive older records of its key that other producers wrote to another partition. The sweeper removes it after
@@ -21,12 +22,14 @@ FORMAT_VERSION: Final = 1
 ROWS: Final = "default"
 META: Final = "meta"
 INDEX: Final = "index"
+HISTORY: Final = "history"
 META_FORMAT_KEY: Final = b"format"  # decimal text of FORMAT_VERSION
 META_IDENTITY_KEY: Final = b"identity"  # JSON of Identity
 META_STATE_KEY: Final = b"state"  # ReplicaState, rewritten with every slice
 META_SOURCES_KEY: Final = b"sources"  # SourcePositions of a rekeyed view, rewritten with every slice
 META_CLOCK_KEY: Final = b"clock"  # the Clock of a view with windows, rewritten with every slice
 META_INDEX_COUNTS_KEY: Final = b"index-counts"  # JSON: the entries and the mistyped rows of each index
+META_HISTORY_KEY: Final = b"history"  # HistoryState, rewritten with every slice
 META_LAST_BAD_KEY: Final = b"last-bad"  # JSON of the newest record that could not be decoded
 
 TOMBSTONE: Final = 1

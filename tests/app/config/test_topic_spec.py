@@ -140,7 +140,7 @@ REGISTRY = {"format": "avro", "schemaFrom": {"registryUrl": "https://registry:80
         ({"partitioner": "custom"}, "spec.partitioner"),
         ({"onBadRecord": "Panic"}, "spec.onBadRecord"),
         ({"onDataLoss": "Shrug"}, "spec.onDataLoss"),
-        ({"view": {"kind": "history"}}, "spec.view.kind"),
+        ({"view": {"kind": "table"}}, "spec.view.kind"),
         ({"view": {"kind": "aggregate"}}, "spec.view.aggregate"),
         ({"view": {"keyBy": ["user", "user"]}}, "spec.view.keyBy"),
         ({"view": {"entries": ENTRIES, "keyBy": ["user"]}}, "spec.view.keyBy"),

@@ -9,6 +9,7 @@ from queryable_app.serve.api import (
     changes,
     checkpoints,
     entries,
+    history,
     indexes,
     internal,
     key_filter,
@@ -48,6 +49,8 @@ def create_app(node: Node) -> FastAPI:
         keyed = [entries.routes(node, reads, EntryRows(node.codec, node.entries, node.render))]
     else:
         keyed = [module.routes(node, reads) for module in (keys, multi_get, scans, key_filter)]
+    if node.spec.history is not None:
+        keyed.append(history.routes(node, reads))
     if node.replicas.indexes is not None:
         keyed.append(indexes.routes(node, reads, node.replicas.indexes))
     public = [*keyed, *(module.routes(node, reads) for module in (records, node_info))]

@@ -67,7 +67,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        inner = router_scope(scope)
+        inner = router_scope(scope, self._node.spec.history is not None)
         if scope["method"] == "HEAD":  # GET routes answer it; uvicorn keeps its own scope and drops the body
             inner |= {"method": "GET", IS_HEAD: True}
         reservation = inner[RESERVATION] = AnswerReservation(self._node.answer_budget)

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure, invalid
 from queryable_app.serve.api.forwarding import forward, is_forwarded, redirect
+from queryable_app.serve.api.history import read_as_of
 from queryable_app.serve.api.openapi import POINT_OPTIONS, VALUE, openapi_parameters
 from queryable_app.serve.api.request import (
     Parameters,
@@ -32,15 +33,16 @@ _OTHERS: Final = ("fields", "probe", "key-encoding")
 
 def routes(node: Node, reads: Reads) -> APIRouter:
     router = APIRouter(tags=["reads"])
+    others = _OTHERS if node.spec.history is None else (*_OTHERS, "as-of")
 
     @router.get(
         "/v1/keys/{key}",
-        openapi_extra=openapi_parameters(*POINT_OPTIONS, *_OTHERS, path="key"),
+        openapi_extra=openapi_parameters(*POINT_OPTIONS, *others, path="key"),
         responses=VALUE,
     )
     async def read_key(request: Request) -> Response:
         """Return the newest value of a key. Every byte string is a key, percent-encoded, the empty one too."""
-        values = parse_parameters(request, POINT_OPTIONS, *_OTHERS)
+        values = parse_parameters(request, POINT_OPTIONS, *others)
         fields, probe = parse_fields(values), choice(values, "probe", ("false", "true")) == "true"
         if fields is not None:
             if probe:
@@ -53,6 +55,8 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         return to_response(without_value(answer) if probe else answer)
 
     async def _answer(request: Request, values: Parameters, form: str, if_none_match: str | None) -> Answer:
+        if "as-of" in values:
+            return await read_as_of(reads, request, values, form, if_none_match)
         record_key = key_in_path(request, values, node.codec)
         options, deadline = read_options(request, values, reads)
         local = options.route == "local" or is_forwarded(request, node)

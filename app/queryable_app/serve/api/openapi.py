@@ -74,6 +74,7 @@ _ENTRIES_PAGE: Final = _object({"items": _list_of(_ENTRY), "cursor": _CURSOR, **
 _CHANGE: Final = _object(
     {"key": _KEY, "value": _ANY, **_WHERE}, keyEncoding=_ENCODING, deleted={"const": True}
 )
+_VERSIONS_PAGE: Final = _object({"items": _list_of(_CHANGE), "cursor": _CURSOR, **_COVERAGE})
 _COMPACTED: Final = _object({"compacted": _object({"partition": _COUNT, "from": _COUNT, "until": _COUNT})})
 _NEXT: Final = _object({"next": {"type": "string"}})
 _WINDOWS_PAGE: Final = _object({"items": _list_of(_WINDOW), "cursor": _CURSOR, **_COVERAGE})
@@ -140,6 +141,12 @@ PAGE: Final[Responses] = {
     200: {
         "description": "A page of rows, or a stream with one row a line.",
         "content": {JSON: {"schema": _PAGE}, NDJSON: {"schema": _ROW}},
+    }
+}
+VERSIONS: Final[Responses] = {
+    200: {
+        "description": "A page of versions, or a stream with one version a line.",
+        "content": {JSON: {"schema": _VERSIONS_PAGE}, NDJSON: {"schema": _CHANGE}},
     }
 }
 WINDOWS: Final[Responses] = {
@@ -257,6 +264,11 @@ _PARAMETERS: Final[dict[str, tuple[str, Schema]]] = {
         "true: answer whether the key exists, with all headers and without its value.",
         {"type": "string", "enum": ["false", "true"], "default": "false"},
     ),
+    "as-of": (
+        "The moment of which the rows are wanted: positions `<partition>:<next offset>`, repeated or joined by commas, such as "
+        "`positions` of an answer; or, for one key, a time that has passed, in ISO 8601 or milliseconds since 1970.",
+        _TEXT,
+    ),
     "rate": (
         "The rate of false positives.",
         {"type": "number", "minimum": RATE_MIN, "maximum": RATE_MAX, "default": RATE},
@@ -304,6 +316,15 @@ ENTRY_TIMES: Final[dict[str, tuple[str, Schema]]] = {
     ),
 }
 """How reads of entries understand parameters that other reads have too."""
+MOMENTS: Final[dict[str, tuple[str, Schema]]] = {
+    "from": ("The first moment of which versions are wanted: a time, or positions. As in `as-of`.", _TEXT),
+    "to": ("The first moment after those.", _TEXT),
+    "order": (
+        "desc: the newest version first.",
+        {"type": "string", "enum": ["desc", "asc"], "default": "desc"},
+    ),
+}
+"""How reads of versions understand parameters that other reads have too."""
 INDEX_VALUES: Final[dict[str, tuple[str, Schema]]] = {
     "eq": ("The indexed value, as text.", _TEXT),
     "from": ("The first indexed value.", _TEXT),

@@ -30,6 +30,7 @@ from queryable_app.serve.reads.change_sources import local_changes
 from queryable_app.serve.reads.coverage import readable_local_replicas, within_deadline
 from queryable_app.serve.reads.covered_reads import count_here
 from queryable_app.serve.reads.multi_get import VALUE_BYTES_MAX, rows_of_keys, values_too_large
+from queryable_app.serve.reads.past_rows import version_range_from_json
 from queryable_app.serve.reads.peer_reads import (
     CHANGES,
     COUNT,
@@ -48,6 +49,7 @@ from queryable_app.serve.reads.replica_progress import progress_of, progress_to_
 from queryable_app.serve.reads.row_filter import LOOKED_AT, row_filter
 from queryable_app.serve.reads.scans import BATCH_ROWS, Bounds, IndexPart, local_rows, one_row_of_each_key
 from queryable_app.serve.store.replica import Replica
+from queryable_app.wire.as_of import as_of_from_json
 from queryable_app.wire.checked import (
     Malformed,
     base64_bytes,
@@ -112,7 +114,11 @@ class _PeerReads:
             start, stop = (field(body, name, optional(base64_bytes)) for name in ("start", "stop"))
             starts = field(body, "starts", _starts) if "starts" in body else None
             index = field(body, "index", self._index_part) if "index" in body else None
-            bounds = Bounds(start, stop, field(body, "reverse", flag), starts, index)
+            as_of = field(body, "asOf", as_of_from_json) if "asOf" in body else None
+            past = field(body, "versions", version_range_from_json) if "versions" in body else None
+            if (as_of or past) and self._node.replicas.history is None:
+                raise Malformed("this view has no history")
+            bounds = Bounds(start, stop, field(body, "reverse", flag), starts, index, as_of, past)
             # A node of an earlier version sets no limit.
             rows_max = field(body, "rowsMax", whole(1, ROWS_MAX)) if "rowsMax" in body else ROWS_MAX
             where = field(body, "where", _where) if "where" in body else None

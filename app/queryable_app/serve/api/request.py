@@ -52,16 +52,18 @@ _PORTION_BYTES: Final = 64 * 1024
 SMALL_BODY_BYTES: Final = 64 * 1024
 """Up to this size a body counts neither against the node's budget for bodies nor as a large body."""
 _KEYED_PATHS: Final = ((b"v1", b"keys"), (b"v1", b"prefix"), (b"v1", b"records"), (b"v1", b"entries"))
+HISTORY_END: Final = b"/history"
 _WINDOWS_PATH: Final = (b"v1", b"windows")
 _TIME_ADVICE: Final = "write it like 2026-11-22T10:00:00Z, or as milliseconds since 1970"
 
 Parameters = dict[str, list[str]]
 
 
-def router_scope(scope: Scope) -> dict[str, Any]:
+def router_scope(scope: Scope, has_history: bool = False) -> dict[str, Any]:
     """Return a copy of the scope whose path has a placeholder for the key, and the key's bytes beside it.
 
-    A path of windows may have a start behind the key, and then a slash in the key is written as %2F.
+    A path of windows may have a start behind the key, and then a slash in the key is written as %2F. With `has_history`, a path
+    of a key may end with `/history`.
 
     In a path without a key an encoded slash is part of a name, not a separator; no route matches it.
     """
@@ -69,6 +71,12 @@ def router_scope(scope: Scope) -> dict[str, Any]:
     pieces = raw_path.split(b"/", 3)
     if len(pieces) == 4:
         first, second = unquote_to_bytes(pieces[1]), unquote_to_bytes(pieces[2])
+        if has_history and (first, second) == _KEYED_PATHS[0] and pieces[3].endswith(HISTORY_END):
+            return {
+                **scope,
+                "path": "/v1/keys/key/history",
+                RAW_KEY: unquote_to_bytes(pieces[3].removesuffix(HISTORY_END)),
+            }
         if (first, second) in _KEYED_PATHS:
             return {**scope, "path": f"/v1/{second.decode()}/key", RAW_KEY: unquote_to_bytes(pieces[3])}
         if (first, second) == _WINDOWS_PATH:

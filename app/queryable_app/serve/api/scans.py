@@ -14,6 +14,7 @@ from starlette.responses import Response
 from queryable_app.errors import invalid
 from queryable_app.serve.api.access import key_access
 from queryable_app.serve.api.key_ranges import restricted
+from queryable_app.serve.api.moments import moment_of, options_as_of
 from queryable_app.serve.api.openapi import COUNTED, MANY_OPTIONS, PAGE, openapi_parameters
 from queryable_app.serve.api.request import (
     Parameters,
@@ -51,6 +52,7 @@ from queryable_app.serve.reads.scans import (
     to_lines,
     to_text,
 )
+from queryable_app.serve.reads.versions import retained_rows, version_lines, version_text
 from queryable_app.wire.cursors import Cursor, Order, decode_cursor
 from queryable_app.wire.http_text import JSON, NDJSON, body_answer, choice, negotiate, single, whole_number
 from queryable_app.wire.projection import Projection
@@ -64,19 +66,20 @@ _ORDERS: Final[tuple[Order, Order]] = ("asc", "desc")
 
 def routes(node: Node, reads: Reads) -> APIRouter:
     router = APIRouter(tags=["reads"])
+    rows = _SCAN if node.spec.history is None else (*_SCAN, "as-of")
 
-    @router.get("/v1/scan", openapi_extra=openapi_parameters(*MANY_OPTIONS, *_SCAN), responses=PAGE)
+    @router.get("/v1/scan", openapi_extra=openapi_parameters(*MANY_OPTIONS, *rows), responses=PAGE)
     async def scan(request: Request) -> Response:
         """Return all rows in key order. `Accept: application/x-ndjson` streams them, one row a line."""
-        values = parse_parameters(request, MANY_OPTIONS, *_SCAN)
+        values = parse_parameters(request, MANY_OPTIONS, *rows)
         return await RowRequest(reads, request, values, Bounds(), "scan").respond()
 
     @router.get(
-        "/v1/range", openapi_extra=openapi_parameters(*MANY_OPTIONS, "from", "to", *_SCAN), responses=PAGE
+        "/v1/range", openapi_extra=openapi_parameters(*MANY_OPTIONS, "from", "to", *rows), responses=PAGE
     )
     async def key_range(request: Request) -> Response:
         """Return the rows from the key `from` up to, but not including, the key `to`, in key order."""
-        values = parse_parameters(request, MANY_OPTIONS, "from", "to", *_SCAN)
+        values = parse_parameters(request, MANY_OPTIONS, "from", "to", *rows)
         start, stop = (key_parameter(values, name, node.codec) for name in ("from", "to"))
         if start is not None and stop is not None and stop < start:
             raise invalid("to", "comes before `from`", "swap them; order=desc gives the rows in reverse")
@@ -85,12 +88,12 @@ def routes(node: Node, reads: Reads) -> APIRouter:
 
     @router.get(
         "/v1/prefix/{prefix}",
-        openapi_extra=openapi_parameters(*MANY_OPTIONS, *_SCAN, path="prefix"),
+        openapi_extra=openapi_parameters(*MANY_OPTIONS, *rows, path="prefix"),
         responses=PAGE,
     )
     async def prefix(request: Request) -> Response:
         """Return the rows whose key begins with these bytes, in key order."""
-        values = parse_parameters(request, MANY_OPTIONS, *_SCAN)
+        values = parse_parameters(request, MANY_OPTIONS, *rows)
         if node.codec.width:
             raise invalid("prefix", f"{node.codec.format} keys are numbers", "use /v1/range with from and to")
         head = prefix_in_path(request, values, node.codec)
@@ -138,17 +141,27 @@ class RowRequest:
         self._timed = timed
         self._request = request
         self._selection = parse_row_selection(values)
+        as_of = moment_of(values, reads) if "as-of" in values else None
+        if as_of is not None:
+            if as_of.time_ms is not None:
+                raise invalid(
+                    "as-of", "is a time, and many rows are read as of positions", "name one of each partition"
+                )
+            bounds, scope = replace(bounds, as_of=as_of), f"{scope} as of {as_of.text}"
         if record_key is None:
             bounds, scope = self._restricted(bounds, scope)
         self._scope = self._selection.scope(scope)  # what a cursor belongs to
         self._form = negotiate(accept_header(request), (JSON, NDJSON))
         rows_max = reads.node.settings.page_rows_max if self._form == JSON else _STREAM_ROWS_MAX
         self._limit = whole_number(values, "limit", 1, rows_max)
-        self._order = cast(Order, choice(values, "order", _ORDERS))
+        is_history = bounds.versions is not None  # on disk, the newest version comes first
+        self._order = cast(Order, choice(values, "order", _ORDERS[::-1] if is_history else _ORDERS))
         self._bounds = self._after_cursor(
-            single(values, "cursor"), replace(bounds, reverse=self._order == "desc")
+            single(values, "cursor"), replace(bounds, reverse=(self._order == "desc") is not is_history)
         )
         self._options, self._deadline = multi_read_options(request, values, reads)
+        if as_of is not None:
+            self._options = options_as_of(self._options, as_of, self._partitions())
         self._partial = allows_partial(values)
 
     def _restricted(self, bounds: Bounds, scope: str) -> tuple[Bounds, str]:
@@ -220,6 +233,8 @@ class RowRequest:
             batches = self._index.batches(self._reads, covered, lookups, *arguments)
         else:
             batches = covered_rows(self._reads, covered, *arguments)
+        if self._bounds.as_of is not None:
+            batches = retained_rows(batches, self._bounds.as_of, self._reads.node.codec)
         if self._bounds.index == "values":
             return batches
         if self._reads.node.spec.aggregate is not None:
@@ -240,6 +255,8 @@ class RowRequest:
         render = self._selection.render(node.render)
         if self._index is not None:
             return self._index.lines(node.codec, render, self._bounds)
+        if self._bounds.versions is not None:
+            return version_lines(node.codec, render)
         return to_lines(node.codec, render)
 
     def _to_text(self, covered: Coverage) -> ToText:
@@ -251,6 +268,8 @@ class RowRequest:
         render = self._selection.render(node.render)
         if self._index is not None:
             return self._index.text(node.codec, render, self._bounds)
+        if self._bounds.versions is not None:
+            return version_text(node.codec, render)
         return to_text(node.codec, render)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from queryable_app.policy.freshness import DEADLINE_MS_MAX, LAG_MAX, Consistency, ReadOptions
 from queryable_app.policy.routing import LastHeartbeat, ReportedReplica
+from queryable_app.wire.as_of import as_of_from_json
 from queryable_app.wire.checked import by_partition, field, offset, optional, whole
 
 RawRow = tuple[bytes, int, bytes]
@@ -65,6 +66,7 @@ def read_options_to_json(options: ReadOptions, remaining_ms: int) -> dict[str, A
         "maxLagRecords": options.max_lag_records,
         "minPositions": {str(partition): offset for partition, offset in options.min_positions.items()},
         "deadlineMs": remaining_ms,
+        **({} if options.as_of is None else {"asOf": options.as_of.to_json()}),
         **(
             {"minSources": {str(p): o for p, o in options.min_sources.items()}} if options.min_sources else {}
         ),
@@ -80,6 +82,7 @@ def read_options_from_json(raw: Any) -> ReadOptions:
         field(raw, "minPositions", by_partition(offset)),
         field(raw, "deadlineMs", whole(0, DEADLINE_MS_MAX)),
         "local",
+        field(raw, "asOf", as_of_from_json) if "asOf" in raw else None,
         field(raw, "minSources", by_partition(offset)) if "minSources" in raw else {},
     )
 

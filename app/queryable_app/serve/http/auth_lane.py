@@ -20,7 +20,7 @@ from queryable_app.policy.access import Access
 from queryable_app.policy.tokens import TokenRefused, Why
 from queryable_app.serve.api.access import Gate, KeyAccess, authorization_of, refused_key, refused_token
 from queryable_app.serve.auth.authenticator import Authenticator, KeysMayBeOld
-from queryable_app.serve.http.fast_lane import PREFIX, REQUEST_LINE, SUFFIX, FastLane
+from queryable_app.serve.http.fast_lane import PREFIX, SUFFIX, FastLane
 from queryable_app.serve.http.head_cache import HeadCache, HeadKind
 from queryable_app.wire.http_text import problem_answer
 
@@ -128,7 +128,7 @@ class AuthLane(FastLane):
 
     def data_received(self, data: bytes) -> None:
         """Answer a request whose row is found at once; `_receive` takes any other input."""
-        request = REQUEST_LINE(data)
+        request = self.request_line(data)
         if (
             request is not None
             and self.idle_since is not None

@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import unquote_to_bytes
 
 from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure
 from queryable_app.serve.api.guard import PIECE_BYTES, to_failure
+from queryable_app.serve.api.request import HISTORY_END
 from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.http.bounded_protocol import CLOSE_LINE
 from queryable_app.serve.http.head_cache import HeadKind, Heads
@@ -33,6 +34,10 @@ _HEARTBEAT: Final = b"GET %b HTTP/1.1" % HEARTBEAT.encode()
 REQUEST_BYTES_MAX: Final = 8192
 # Of a path in which each byte stands for itself.
 REQUEST_LINE: Final = re.compile(rb"GET /v1/keys/([A-Za-z0-9\-._~!$&'()*+,;=:@/]+) HTTP/1\.1(?=\r)").match
+# In a view with history, this end of a path is none of its key.
+NO_HISTORY: Final = re.compile(
+    rb"GET /v1/keys/([A-Za-z0-9\-._~!$&'()*+,;=:@/]+)(?<!/history) HTTP/1\.1(?=\r)"
+).match
 # A path of these bytes has one meaning. uvicorn accepts or refuses any other.
 _PATH_BYTES: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+,;=:@/%"
 
@@ -42,6 +47,7 @@ class FastLane(MultiGetLane):
 
     heads: Heads  # of the class, like the next one, unless the client lacks a certificate
     heads_of_nodes: ClassVar[Heads]
+    request_line: ClassVar[Any]  # matches the first line of a request for a key
 
     credentials = b""  # the line with the client's token, for another node
     forward: ForwardedRead | None = None  # the client's request, while another node answers it
@@ -59,7 +65,7 @@ class FastLane(MultiGetLane):
 
     def data_received(self, data: bytes) -> None:
         """Answer a request whose row is found at once; `_receive` takes any other input."""
-        request = REQUEST_LINE(data)
+        request = self.request_line(data)
         if (
             request is not None
             and self.idle_since is not None
@@ -138,6 +144,7 @@ class FastLane(MultiGetLane):
             or self.flow.write_paused
             or not data.startswith(SUFFIX, end - len(SUFFIX))
             or key.translate(None, _PATH_BYTES)
+            or (self.node.spec.history is not None and key.endswith(HISTORY_END))
         ):
             return False
         elsewhere = None if b"%" in key else self.reads.hosted_elsewhere(key)

@@ -9,7 +9,7 @@ from queryable_app.serve.base.admission import overloaded
 from queryable_app.serve.http.auth_lane import AuthLane, VerifiedHeads
 from queryable_app.serve.http.bounded_protocol import BoundedProtocol
 from queryable_app.serve.http.connections import ConnectionAdmission
-from queryable_app.serve.http.fast_lane import REQUEST_BYTES_MAX, FastLane
+from queryable_app.serve.http.fast_lane import NO_HISTORY, REQUEST_BYTES_MAX, REQUEST_LINE, FastLane
 from queryable_app.serve.http.head_cache import HeadCache, HeadsOfNodes
 from queryable_app.serve.http.multi_get_lane import MultiGetHeads
 from queryable_app.serve.node import Node
@@ -29,6 +29,7 @@ def protocol_class(node: Node) -> type[FastLane]:
         "reads": reads,
         "request_bytes_max": min(REQUEST_BYTES_MAX, node.settings.head_bytes_max),
         "heads": heads,
+        "request_line": REQUEST_LINE if node.spec.history is None else NO_HISTORY,
         "multi_get_heads": MultiGetHeads(heads),
         "multi_gets": LocalMultiGets(reads),
         "admission": admission,

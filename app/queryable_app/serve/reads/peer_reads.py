@@ -159,6 +159,8 @@ async def rows(
             **limit,  # a node of an earlier version ignores it
             **({} if bounds.starts is None else {"starts": bounds.starts}),
             **({} if bounds.index is None else {"index": bounds.index}),
+            **({} if bounds.as_of is None else {"asOf": bounds.as_of.to_json()}),
+            **({} if bounds.versions is None else {"versions": bounds.versions.to_json()}),
             **conditions,
         }
         deadline = asyncio.get_running_loop().time() + seconds

@@ -31,11 +31,13 @@ from queryable_app.policy.freshness import (
 )
 from queryable_app.serve.base.answer_reservation import SMALL_ANSWER_BYTES
 from queryable_app.serve.node import Node
+from queryable_app.serve.reads.past_rows import is_settled, refusal_as_of
 from queryable_app.serve.reads.point_answers import FOUND_AT_ONCE, PointAnswers
 from queryable_app.serve.reads.replica_progress import progress_of
 from queryable_app.serve.reads.stored_row import stored_row
 from queryable_app.serve.store.replica import Replica
 from queryable_app.serve.store.store import Store
+from queryable_app.wire.as_of import AsOf
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE, ReplicaState
 from queryable_app.wire.http_text import JSON, Answer
 from queryable_app.wire.partitioners import Partitioning
@@ -265,9 +267,18 @@ class Reads:
         if replica is None:
             raise not_hosted_here(partition)
         refusal = freshness_failure(replica, options, now_ms, needed.get(partition))
+        if refusal is None and options.as_of is not None:
+            refusal = refusal_as_of(replica, options.as_of, now_ms, partition in needed)
         if refusal is not None:
             raise refusal
         return replica
+
+    def _unsettled(self, as_of: AsOf | None, partitions: Collection[int]) -> Collection[int]:
+        """Return the partitions whose replicas here may lack records that count at a time."""
+        if as_of is None:
+            return ()
+        now_ms, here = monotonic_ms(), self.replicas.by_partition
+        return [p for p in partitions if p in here and not is_settled(here[p], as_of, now_ms)]
 
     async def wait_until_fresh_for_key(
         self, record_key: bytes, options: ReadOptions, deadline: float, last: bool
@@ -299,6 +310,8 @@ class Reads:
             needed: Mapping[int, NeededPosition] = self._named_positions(options, partitions)
         elif options.consistency is Consistency.STRONG:
             needed = await self._end_offsets(partitions, deadline)
+        elif unsettled := self._unsettled(options.as_of, partitions):
+            needed = await self._end_offsets(unsettled, deadline)
         else:
             return _NO_POSITIONS
         now = asyncio.get_running_loop().time()

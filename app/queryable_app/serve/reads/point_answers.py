@@ -62,11 +62,13 @@ class PointAnswers:
         hops: int,
         form: str,
         if_none_match: str | None,
+        as_of: str | None = None,
     ) -> Answer:
-        """Return the answer for a key, given its newest row in the replicas that were read."""
+        """Return the answer for a key, given its newest row in the replicas that were read, of the moment `as_of` if there is
+        one."""
         headers = self.shared_lines(progress, hops)
         if newest is None or not newest.is_live(time_ns() // 1_000_000):
-            return self.absent(progress, headers)
+            return self.absent(progress, headers, as_of=as_of)
         value = newest.value
         merged = (
             b"-%08x" % crc32(value) if self._is_aggregated and self._replicas.partitioning.scattered else b""
@@ -114,7 +116,11 @@ class PointAnswers:
         return Answer(200, _FOUND % about, body)
 
     def absent(
-        self, progress: Sequence[ReplicaProgress], headers: bytes, advice: str = _ABSENT_ADVICE
+        self,
+        progress: Sequence[ReplicaProgress],
+        headers: bytes,
+        advice: str = _ABSENT_ADVICE,
+        as_of: str | None = None,
     ) -> Answer:
         """Return 404 key_not_found. Raises Failure unless the replicas that were read are all of the topic, and complete."""
         for replica in progress:
@@ -138,7 +144,9 @@ class PointAnswers:
         position = positions_text(progress)
         failure = Failure(
             Reason.KEY_NOT_FOUND,
-            f"the key is not in the view as of position {position}",
+            f"the key was not in the view as of {as_of}"
+            if as_of
+            else f"the key is not in the view as of position {position}",
             advice,
             partition=progress[0].partition if len(progress) == 1 else None,
             position=position,

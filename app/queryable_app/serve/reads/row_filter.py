@@ -25,6 +25,7 @@ from queryable_app.serve.base.step_budget import ITEM_BYTES, PARSING_FACTOR, REN
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.scans import Batches
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE
+from queryable_app.wire.version_keys import NOT_RETAINED
 from queryable_app.wire.where import Where
 
 LOOKED_AT: Final = ROW_HEADER.pack(TOMBSTONE, 0, 0, 0)
@@ -46,7 +47,7 @@ class RowFilter:
     def matches(self, stored: bytes, now_ms: int) -> bool:
         flags, _, _, expiry_ms = ROW_HEADER.unpack_from(stored)
         if flags & TOMBSTONE or (self.rows_expire and 0 < expiry_ms <= now_ms):
-            return False
+            return bool(flags & NOT_RETAINED)  # it makes the read fail
         value = stored[ROW_HEADER_SIZE:]
         return self.where.matches(value if self.to_json is None else self.to_json(value))
 

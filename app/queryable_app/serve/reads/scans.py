@@ -16,7 +16,7 @@ import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import chain, islice
 from operator import itemgetter
@@ -30,8 +30,10 @@ from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.base.combining import Combine
 from queryable_app.serve.base.look_budget import LookBudget
 from queryable_app.serve.base.peer_frames import RawRow
+from queryable_app.serve.reads.past_rows import VersionRange, rows_as_of, versions
 from queryable_app.serve.reads.window_seeks import PASSED_OVER, rows_of_starts
 from queryable_app.serve.store.replica import Replica
+from queryable_app.wire.as_of import AsOf
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE
 from queryable_app.wire.index_keys import after_value
 from queryable_app.wire.serde import KeyCodec
@@ -72,6 +74,10 @@ class Bounds:
     """Take only windows with starts in this range, which excludes its end. None: all rows."""
     index: IndexPart | None = None
     """The range is one of index entries (wire/index_keys.py), and says what to read of them. None: it is one of rows."""
+    as_of: AsOf | None = None
+    """The moment of which the rows are wanted. None: the present."""
+    versions: VersionRange | None = None
+    """The range is one of versions of a key (wire/version_keys.py). None: it is one of rows."""
 
     def contain(self, key: bytes) -> bool:
         return (self.start is None or key >= self.start) and (self.stop is None or key < self.stop)
@@ -79,9 +85,8 @@ class Bounds:
     def after(self, last_key: bytes) -> Bounds:
         """Return the rest of the range once `last_key` has been read."""
         if self.reverse:
-            return Bounds(self.start, last_key, True, self.starts, self.index)
-        first = after_value(last_key) if self.index == "values" else last_key + b"\0"
-        return Bounds(first, self.stop, False, self.starts, self.index)
+            return replace(self, stop=last_key)
+        return replace(self, start=after_value(last_key) if self.index == "values" else last_key + b"\0")
 
     @staticmethod
     def of_prefix(prefix: bytes) -> Bounds:
@@ -118,7 +123,8 @@ async def local_rows(
             due = _due_rows(sources, bounds.reverse)
             if not due:
                 return
-            batch = due if bounds.starts is None else [row for row in due if row[2] is not PASSED_OVER]
+            passes_over = bounds.starts is not None or bounds.as_of is not None
+            batch = [row for row in due if row[2] is not PASSED_OVER] if passes_over else due
             if batch:
                 yield batch
             await yield_slot()
@@ -140,6 +146,10 @@ class _ReplicaRows:
             index = replica.store.index
             entries = index.rows if bounds.index == "rows" else index.counts_of_values
             self._rows = entries(replica.store, bounds.start, bounds.stop, bounds.reverse)
+        elif bounds.as_of is not None:
+            self._rows = rows_as_of(replica, bounds.as_of, bounds.start, bounds.stop, bounds.reverse)
+        elif bounds.versions is not None:
+            self._rows = versions(replica, bounds.versions, bounds.start, bounds.stop, bounds.reverse)
         elif bounds.starts is None:
             self._rows = rows(bounds.start, bounds.stop, bounds.reverse)
         else:

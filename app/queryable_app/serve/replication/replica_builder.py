@@ -149,8 +149,8 @@ class ReplicaBuilder:
         identity = Identity(self._application_id, self._topic, partition)
         opened: list[Store] = []
         try:
-            path, indexes = self.path(partition), self._replicas.indexes
-            await in_thread(lambda: opened.append(Store.open(path, identity, self._memory, indexes)))
+            path, indexes, history = self.path(partition), self._replicas.indexes, self._replicas.history
+            await in_thread(lambda: opened.append(Store.open(path, identity, self._memory, indexes, history)))
         except asyncio.CancelledError:
             for store in opened:
                 store.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -15,6 +16,7 @@ from queryable_app.serve.store.shared_memory import SharedMemory, rocksdb_option
 from queryable_app.serve.store.store_errors import StoreError, open_failure
 from queryable_app.wire.disk_format import (
     FORMAT_VERSION,
+    HISTORY,
     INDEX,
     META,
     META_CLOCK_KEY,
@@ -41,15 +43,17 @@ class StoredContent(NamedTuple):
     clock: Clock | None = None
 
 
-def open_database(path: Path, memory: SharedMemory, with_index: bool) -> Rdict:
+def open_database(path: Path, memory: SharedMemory, with_index: bool, with_history: bool = False) -> Rdict:
     """Open or create the database. Raises StoreError."""
     path.mkdir(parents=True, exist_ok=True)
     rows = rocksdb_options(memory, memory.memtable_bytes)
     try:
         # Without `column_families` a re-opened store silently falls back to an 8 MB cache and no bloom filter.
         families = {ROWS: rows, META: rocksdb_options(memory, _META_MEMTABLE_BYTES)}
-        if with_index or _has_index(path):  # RocksDB opens all that a store has, or none
-            families[INDEX] = rocksdb_options(memory, memory.memtable_bytes)
+        there = _families(path)  # RocksDB opens all that a store has, or none
+        for name, wanted in ((INDEX, with_index), (HISTORY, with_history)):
+            if wanted or name in there:
+                families[name] = rocksdb_options(memory, memory.memtable_bytes)
         db = Rdict(str(path), rows, column_families=families)
     except Exception as error:  # rocksdict raises nothing more specific
         raise open_failure(path, str(error)) from error
@@ -107,9 +111,9 @@ def stored_content(path: Path, db: Rdict, identity: Identity) -> StoredContent:
     return StoredContent(owner, state, last_bad, sources, clock)
 
 
-def _has_index(path: Path) -> bool:
-    """Return whether a store on disk has index entries."""
-    return (path / "CURRENT").exists() and INDEX in Rdict.list_cf(str(path))
+def _families(path: Path) -> Collection[str]:
+    """Return the column families of a store on disk."""
+    return Rdict.list_cf(str(path)) if (path / "CURRENT").exists() else ()
 
 
 def identity_json(identity: Identity) -> bytes:

@@ -50,6 +50,8 @@ class Replica:
         """Set after a write or an opening fails, until the store is open again."""
         self.absent: str | None = None
         """Why the replica has no store at present, such as "is being copied from another node"."""
+        self.gaps_may_hide = True
+        """Whether records that do not arrive may have been removed by compaction. False: the topic is not compacted."""
         self.accepts_slices = True
         """False until the next start of the query: a query that started earlier does not read from this replica's position."""
         self.end_offset = -1
@@ -237,6 +239,10 @@ class Replica:
         """Record that the log ended at `end_offset` at `as_of_ms`, a moment of `platform/clock.py`."""
         self.end_offset = end_offset
         self._note_end(as_of_ms, end_offset)
+        if self.writable and self.store.history is not None:
+            known = self.store.history.with_end_offset(end_offset, as_of_ms, self.position)
+            if known is not None:
+                self.write(lambda store: store.write_versions((), known))
 
     def _note_end(self, as_of_ms: int, end_offset: NeededPosition) -> None:
         if not records_short(self, end_offset):

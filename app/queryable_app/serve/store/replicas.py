@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
+from queryable_app.config.history import HistorySpec
 from queryable_app.placement.assignment import Placement
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.platform.log import event
@@ -26,10 +27,13 @@ class Replicas:
         partitioner: PartitionerInUse,
         source_partitions: int = 0,
         indexes: RowIndexes | None = None,
+        history: HistorySpec | None = None,
     ) -> None:
         """`source_partitions` are those of the source of a rekeyed view; 0: the view is not rekeyed."""
         self.indexes = indexes
         """The secondary indexes of the view; None: it has none."""
+        self.history = history
+        """Which versions the view keeps; None: the newest of each key alone."""
         self.source_partitions = source_partitions
         self.placement = placement
         self.by_partition = {replica.partition: replica for replica in assigned}

@@ -18,9 +18,11 @@ from typing import Any, Final
 from rocksdict import Checkpoint, Rdict, WriteBatch
 
 from queryable_app.aggregates.clock import Clock
+from queryable_app.config.history import HistorySpec
 from queryable_app.errors import Failure, Reason
 from queryable_app.platform.log import event
 from queryable_app.policy.source_positions import SourcePositions
+from queryable_app.serve.store.history_family import HistoryFamily
 from queryable_app.serve.store.index_family import IndexCounts, IndexFamily
 from queryable_app.serve.store.key_sample import KeySample
 from queryable_app.serve.store.opening import StoredContent, identity_json, open_database, stored_content
@@ -34,9 +36,11 @@ from queryable_app.serve.store.store_errors import (
 from queryable_app.serve.store.walking import read_all, walk
 from queryable_app.wire import change_log, hidden_rows
 from queryable_app.wire.disk_format import (
+    HISTORY,
     INDEX,
     META,
     META_CLOCK_KEY,
+    META_HISTORY_KEY,
     META_IDENTITY_KEY,
     META_INDEX_COUNTS_KEY,
     META_LAST_BAD_KEY,
@@ -46,6 +50,7 @@ from queryable_app.wire.disk_format import (
     ReplicaState,
 )
 from queryable_app.wire.index_entries import RowIndexes
+from queryable_app.wire.version_keys import HistoryState
 
 _RETRY_MS: Final = 1000
 
@@ -54,7 +59,12 @@ class Store:
     """Read and write one store. Use `Store.open`. Call it only from the event loop's thread; calls are synchronous and short."""
 
     def __init__(
-        self, path: Path, db: Rdict, content: StoredContent, indexes: RowIndexes | None = None
+        self,
+        path: Path,
+        db: Rdict,
+        content: StoredContent,
+        indexes: RowIndexes | None = None,
+        history: HistorySpec | None = None,
     ) -> None:
         self.path = path
         self.identity = content.identity
@@ -78,6 +88,14 @@ class Store:
             counts: Any = self._entries.get(META_INDEX_COUNTS_KEY)
             handle = db.get_column_family_handle(INDEX)
             self._index_family = IndexFamily(indexes, handle, IndexCounts(indexes, counts))
+        self.history: HistoryFamily | None = None
+        """The versions of a view with history."""
+        self._versions: Rdict | None = None
+        if history is not None:
+            self._versions = db.get_column_family(HISTORY)
+            handle, noted = db.get_column_family_handle(HISTORY), self._entries.get(META_HISTORY_KEY)
+            about = (content.identity.partition, handle, self._meta, noted, content.state)
+            self.history = HistoryFamily(history, *about)
         self._closed = False
         self._iterators = 0
         self._unreadable_logged = False
@@ -85,15 +103,19 @@ class Store:
 
     @staticmethod
     def open(
-        path: Path, identity: Identity, memory: SharedMemory, indexes: RowIndexes | None = None
+        path: Path,
+        identity: Identity,
+        memory: SharedMemory,
+        indexes: RowIndexes | None = None,
+        history: HistorySpec | None = None,
     ) -> Store:
         """Open or create the store. Refuse another disk format, rows of another partition, topic or application, and other
         indexes."""
         if indexes is not None:
             identity = replace(identity, indexes=indexes.text)
-        db = open_database(path, memory, indexes is not None)
+        db = open_database(path, memory, indexes is not None, history is not None)
         try:
-            return Store(path, db, stored_content(path, db, identity), indexes)
+            return Store(path, db, stored_content(path, db, identity), indexes, history)
         except BaseException:
             db.close()
             raise
@@ -147,6 +169,41 @@ class Store:
         assert self._index is not None
         return self._walk(self._index, start, stop, reverse)
 
+    def versions(
+        self, start: bytes, stop: bytes, reverse: bool
+    ) -> Generator[tuple[bytes, bytes], None, None]:
+        """Iterate over what the family of the versions has in `[start, stop)` (wire/version_keys.py)."""
+        assert self._versions is not None
+        return self._walk(self._versions, start, stop, reverse)
+
+    @contextmanager
+    def version_cursor(self) -> Iterator[Any]:
+        """Lend RocksDB's own iterator over the versions as they are now, and keep the store in use meanwhile."""
+        assert self._versions is not None
+        self._iterators += 1
+        try:
+            yield self._versions.iter()
+        except Failure:
+            raise
+        except Exception as error:
+            raise self._unreadable(error) from error
+        finally:
+            self._iterators -= 1
+
+    def write_versions(self, changes: Iterable[tuple[bytes, bytes | None]], state: HistoryState) -> None:
+        """Replace or remove what the family of the versions has. The position does not change."""
+        assert self.history is not None
+        batch = WriteBatch(raw_mode=True)
+        for key, version in changes:
+            if version is None:
+                batch.delete(key, self.history.handle)
+            else:
+                batch.put(key, version, self.history.handle)
+        if state is not self.history.state:
+            batch.put(META_HISTORY_KEY, state.encode(), self._meta)
+        self._write(batch)
+        self.history.state = state
+
     def _walk(
         self, db: Rdict, start: bytes | None, stop: bytes | None, reverse: bool
     ) -> Generator[tuple[bytes, bytes], None, None]:
@@ -184,7 +241,7 @@ class Store:
         A million rows take 0.3 s of a core. The call holds the interpreter for half a millisecond at a time, so do not call it
         on the event loop.
         """
-        for db in (self._db, self._entries, self._index):
+        for db in (self._db, self._entries, self._index, self._versions):
             if db is None:
                 continue
             try:
@@ -211,6 +268,10 @@ class Store:
         if self._index_family is not None:
             puts, deletes = list(puts), list(deletes)
             self._stage_index(batch, puts, deletes)
+        past: HistoryState | None = None
+        if self.history is not None:
+            puts = list(puts)
+            past = self.history.stage(batch, puts, self.state, state)
         for start, stop in deleted_ranges:
             batch.delete_range(start, stop)
             self.keys = KeySample(whole=False)  # until the next walk
@@ -233,6 +294,8 @@ class Store:
             put(META_SOURCES_KEY, sources.encode(), self._meta)
         self._write(batch)
         self.state = state
+        if self.history is not None and past is not None:
+            self.history.state = past
         if sources is not None:
             self.sources = sources
         if clock is not None:
@@ -269,6 +332,8 @@ class Store:
         if self._index_family is not None:
             self._index_family.stage_clear(batch)
             batch.delete(META_INDEX_COUNTS_KEY, self._meta)
+        if self.history is not None:
+            self.history.stage_clear(batch)
         identity, state = replace(self.identity, topic_id=""), ReplicaState()
         batch.put(META_STATE_KEY, state.encode(), self._meta)
         batch.put(META_IDENTITY_KEY, identity_json(identity), self._meta)
@@ -278,6 +343,8 @@ class Store:
         self._write(batch)
         self.sources, self.clock = None, Clock()
         self.identity, self.state, self.last_bad = identity, state, None
+        if self.history is not None:
+            self.history.state = HistoryState()
         self.keys = KeySample(whole=True)
 
     def set_topic_id(self, topic_id: str) -> None:
@@ -295,8 +362,9 @@ class Store:
             suppress(Exception),
         ):  # cancelled, or a broken disk, which the next write reports
             self._db.compact_range(start, stop)
-            if self._index is not None:
-                self._index.compact_range(None, None)
+            for family in (self._index, self._versions):
+                if family is not None:
+                    family.compact_range(None, None)
 
     def cancel_compaction(self) -> None:
         """Cancel compactions for good. Call it right before `close`."""
@@ -333,17 +401,16 @@ class Store:
 
     def size_bytes(self) -> int:
         """Return the bytes of the table files and of the rows that are only in the write-ahead log."""
-        files = self._db.property_int_value("rocksdb.total-sst-files-size") or 0
-        if self._index is not None:
-            files += self._index.property_int_value("rocksdb.total-sst-files-size") or 0
-        return files + self.unflushed_bytes()
+        return self._total("rocksdb.total-sst-files-size") + self.unflushed_bytes()
 
     def unflushed_bytes(self) -> int:
         """Return the bytes in memtables, which the next opening of the store writes out."""
-        rows = self._db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
-        if self._index is None:
-            return rows
-        return rows + (self._index.property_int_value("rocksdb.cur-size-all-mem-tables") or 0)
+        return self._total("rocksdb.cur-size-all-mem-tables")
+
+    def _total(self, name: str) -> int:
+        """Return the sum of a property over the families that may be large."""
+        families = (self._db, self._index, self._versions)
+        return sum([family.property_int_value(name) or 0 for family in families if family is not None])
 
     def close(self) -> None:
         """Flush the memtables, so that the next start has no write-ahead log to read, and close. An open column family handle
@@ -355,6 +422,7 @@ class Store:
             self._db.flush()
         del self._meta, self._entries
         self._index = self._index_family = None
+        self._versions = self.history = None
         with suppress(Exception):  # RocksDB raises that it is shutting down, and closes
             self._db.close()
 

@@ -1,4 +1,4 @@
-"""Delete dead rows: expired ones, and old tombstones. Remove old changes from the log.
+"""Delete dead rows: expired ones, and old tombstones. Remove old changes from the log, and old versions.
 
 Strategy: a pass walks every store in steps of at most 2 ms and rests nine times as long after each, so it takes at most a tenth
 of the event loop. A step deletes rows without yielding to the loop, so no newer row of a key can arrive between the check and the
@@ -22,6 +22,7 @@ from weakref import WeakSet
 
 from queryable_app.errors import Failure
 from queryable_app.serve.base.background import Background, guarded
+from queryable_app.serve.store.history_sweep import VersionWalk, raise_floor
 from queryable_app.serve.store.replica import Replica
 from queryable_app.serve.store.replica_changes import remove_old_changes
 from queryable_app.serve.store.replicas import Replicas
@@ -78,6 +79,7 @@ class Sweeper(Background):
                     with guarded("Sweeper"):
                         await self.sweep(replica)
                         await self._sweep_changes(replica)
+                        await self._sweep_versions(replica)
             if everything:
                 next_pass = time.monotonic() + self._pass_seconds
 
@@ -110,6 +112,23 @@ class Sweeper(Background):
             if deleted >= _COMPACT_ROWS_MIN and replica.opened:
                 await _compact(replica.store, first, last + b"\0")
         return deleted
+
+    async def _sweep_versions(self, replica: Replica) -> None:
+        """Remove versions that are older than the view retains, or more than it retains."""
+        if not replica.opened or replica.store.history is None:
+            return
+        walk = VersionWalk(self._replicas.partitioning.scattered)
+        try:
+            more, incarnation = replica.writable, replica.incarnation
+            raise_floor(replica.store, time.time_ns() // 1_000_000)
+            while more and replica.writable and replica.incarnation is incarnation:
+                started = time.monotonic()
+                more = walk.step(replica.store, started + STEP_SECONDS)
+                await asyncio.sleep(_REST_FACTOR * (time.monotonic() - started))
+        except StoreError as error:
+            replica.note_write_failure(error)
+        except Failure:
+            pass  # the replica was removed
 
     async def _sweep_changes(self, replica: Replica) -> None:
         """Remove changes from the log that are older than it retains."""

@@ -1,0 +1,49 @@
+"""Parse the moment of a read, `as-of=`, and make it the read's requirement on freshness."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Final
+
+from queryable_app.errors import invalid
+from queryable_app.policy.freshness import Consistency, ReadOptions
+from queryable_app.serve.api.request import Parameters
+from queryable_app.serve.reads.point import Reads
+from queryable_app.wire.as_of import AsOf, parse_as_of
+
+_FRESHNESS: Final = ("consistency", "max-lag-ms", "max-lag-records", "min-position")
+
+
+def moment_of(values: Parameters, reads: Reads) -> AsOf:
+    """Return the moment in the parameter `as-of`, which a read has in place of other requirements on freshness."""
+    for name in _FRESHNESS:
+        if name in values:
+            raise invalid(name, "means nothing to a read as of a moment", f"leave out `{name}`, or `as-of`")
+    as_of = parse_as_of("as-of", values["as-of"], reads.replicas.partitions, time.time_ns() // 1_000_000)
+    assert as_of is not None
+    return as_of
+
+
+def options_as_of(options: ReadOptions, as_of: AsOf, partitions: Collection[int]) -> ReadOptions:
+    """Return the options of a read of these partitions as of a moment. Raises Failure if it names no position of one."""
+    if as_of.time_ms is not None:
+        return replace(
+            options, consistency=Consistency.BOUNDED, max_lag_ms=None, max_lag_records=None, as_of=as_of
+        )
+    for partition in partitions:
+        if partition not in as_of.positions:
+            raise invalid(
+                "as-of",
+                f"names no position of partition {partition}, which decides this read",
+                "name one of each partition, such as `positions` of an answer",
+            )
+    return replace(
+        options,
+        consistency=Consistency.AT_LEAST,
+        max_lag_ms=None,
+        max_lag_records=None,
+        min_positions={partition: as_of.positions[partition] for partition in partitions},
+        as_of=as_of,
+    )
