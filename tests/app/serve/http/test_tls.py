@@ -259,13 +259,19 @@ def _ended(connection: socket.socket) -> bool:
 
 def test_a_flood_of_half_handshakes_leaves_room(tmp_path: Path, ca: CertificateAuthority) -> None:
     """With more half handshakes than the node keeps, a new client is answered, and so is one that was connected."""
-    with tls_node(tmp_path, ca) as node, ExitStack() as stack, connect(node, trusting(ca)) as before:
+    with (
+        tls_node(tmp_path, ca, head_seconds_max=600) as node,
+        ExitStack() as stack,
+        connect(node, trusting(ca)) as before,
+    ):
+        oldest = stack.enter_context(socket.create_connection(("127.0.0.1", node.port), timeout=60))
         for number in range(3 * HANDSHAKES_MAX):
             half = stack.enter_context(socket.create_connection(("127.0.0.1", node.port), timeout=20))
             half.sendall((b"\x16\x03\x01\x02\x00", b"", b"\x16")[number % 3])
         with connect(node, trusting(ca)) as connection:
             assert read_key(connection).startswith(b"HTTP/1.1 200 ")
         assert read_key(before).startswith(b"HTTP/1.1 200 ")
+        assert _ended(oldest)  # long before its time is over
 
 
 def test_garbage_after_the_first_byte_ends_the_connection(tmp_path: Path, ca: CertificateAuthority) -> None:
