@@ -152,7 +152,7 @@ class RekeyJob:
             if query is not None and query.isActive:
                 query.stop()
             gaps.close()
-            self._jvm.io.queryabletopics.RekeyRun.end(self._run)
+            self._jvm.io.queryabletopics.RekeyRuns.end(self._run)
 
     def _wait_for_executors(self, spark: Any) -> None:
         """Wait until all executors are connected, if this is the first run. Then some suffice: each has a slot for every task."""
@@ -173,7 +173,7 @@ class RekeyJob:
         spark, ours = context._jsc.sc(), self._jvm.io.queryabletopics
         if missing_slots(ours.RekeyCluster.slots(spark), self._partitions):
             return False
-        return bool(ours.RekeyRun.joined(self._run) >= ours.RekeyCluster.executors(spark))
+        return bool(ours.RekeyRuns.joined(self._run) >= ours.RekeyCluster.executors(spark))
 
     def _report(self, state: str, detail: str) -> Sequence[ReplicaSources]:
         return self._nodes.report(state, detail, self._run, self._source_partitions)
@@ -207,7 +207,7 @@ class RekeyJob:
             settings.put(name, value)
         settings.put("bootstrap.servers", self._settings.bootstrap_servers)
         window = None if self._spec.aggregate is None else self._spec.aggregate.window
-        self._jvm.io.queryabletopics.RekeyRun.start(
+        self._jvm.io.queryabletopics.RekeyRuns.start(
             self._run,
             self._topic,
             self._partitions,
@@ -256,7 +256,7 @@ class RekeyJob:
         self, admin: KafkaAdmin, query: StreamingQuery, topics: tuple[str, str], gaps: SourceGaps
     ) -> NoReturn:
         """Report the run, and move it over gaps, until it ends."""
-        runs = self._jvm.io.queryabletopics.RekeyRun
+        runs = self._jvm.io.queryabletopics.RekeyRuns
         report_at = check_at = look_at = commit_at = time.monotonic()
         while True:
             if not query.isActive:

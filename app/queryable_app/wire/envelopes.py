@@ -9,7 +9,7 @@ says that all rows of earlier source offsets are written.
 In a view with windows every envelope also has the clock of its source partition (`SourceClock`), between the header and the
 contribution: of a row the clock that its record has moved, of a marker the clock before the next record.
 
-`ingest/writer/RekeyWriter.java` writes this layout, big-endian.
+`ingest/writer/RekeyEnvelopes.java` writes this layout, big-endian.
 """
 
 from __future__ import annotations

@@ -94,9 +94,9 @@ public final class RekeyExecutors implements SparkPlugin {
       }
       long run = ((Long) parts[1]).longValue();
       if (REPORT.equals(parts[0])) {
-        return RekeyRun.note(run, (Map) parts[2], (String) parts[3]);
+        return RekeyRuns.note(run, (Map) parts[2], (String) parts[3]);
       }
-      RekeyRun found = RekeyRun.of(run);
+      RekeyRun found = RekeyRuns.of(run);
       if (JOIN.equals(parts[0])) {
         return found.terms();
       }

@@ -34,7 +34,7 @@ public final class RekeyWriter extends ForeachWriter {
   }
 
   public boolean open(long partitionId, long epochId) {
-    writes = RekeyRun.of(run);
+    writes = RekeyRuns.of(run);
     sources = new BitSet();
     return true;
   }
