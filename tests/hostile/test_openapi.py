@@ -26,6 +26,7 @@ VIEWS: dict[str, dict[str, Any]] = {
     "rows": {"read": {"ingest": True}},
     "indexes and changes": {"view": {"indexes": INDEXES, "changes": True}},
     "entries": {"view": {"entries": {"timeField": "at", "retention": "1d"}}},
+    "history": {"view": {"kind": "history", "history": {"retention": "1d"}}},
     "windows": {"view": view(size="1m", grace="10s", retention="1h")},
 }
 CHECKS = [

@@ -290,7 +290,7 @@ def test_pod_without_a_worker_left_ends(tmp_path: Path) -> None:
         pod.process.send_signal(signal.SIGTERM)
         pod.process.wait(20)
         Path(settings.spec_path).write_text(
-            '{"kafka": {"bootstrapServers": "x:1"}, "topic": "t", "auth": {"a": 1}}'
+            '{"kafka": {"bootstrapServers": "x:1"}, "topic": "t", "auth": {"rules": []}}'
         )
 
         broken = PodProcess(settings, PARENT)
@@ -298,7 +298,7 @@ def test_pod_without_a_worker_left_ends(tmp_path: Path) -> None:
             assert broken.process.wait(20) == 1
         finally:
             broken.process.kill()
-    assert "spec.auth: authentication is not in this version yet" in str(broken.events("failed")[0]["reason"])
+    assert "spec.auth.jwt: is missing" in str(broken.events("failed")[0]["reason"])
 
 
 def test_port_of_a_worker_in_use_leaves_the_others_alone(tmp_path: Path) -> None:
