@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +21,12 @@ from queryable_app.platform import jars
 from queryable_app.platform.processes import free_ports
 from tests.integration import topics
 from tests.integration.pods import Pod
+from tests.integration.system import resource
+from tests.integration.system import running as whole_run
+from tests.support.certificates import mount_for_localhost
 from tests.support.kafka import KafkaForTests, kafka_with_listener
 from tests.support.processes import command_and_environment
+from tests.support.tokens import SECRET_REF, secret_directory, token
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(400)
@@ -182,3 +187,33 @@ def test_draining_node_reads_new_records(secured: Secured, tmp_path: Path) -> No
         answer = pod.http.get("/v1/keys/late?consistency=strong&deadline-ms=10000")
         assert (answer.status_code, answer.json()) == (200, {"n": 4})
         assert (pod.serve.wait(40), pod.ingest.wait(40)) == (0, 0), pod.logs()
+
+
+def test_run_finds_every_secret_in_a_directory(secured: Secured, tmp_path: Path) -> None:
+    """With --secrets, `qtopic run` opens Kafka, serves HTTPS and verifies tokens, each by the Secret that the resource names."""
+    topics.create(secured.broker.bootstrap, "three-secrets", 1)
+    topics.produce(secured.broker.bootstrap, "three-secrets", [(b"a", b'{"n":1}')])
+    root = tmp_path / "secrets"
+    mounted(root / "kafka-client", secured, PASSWORD)
+    mount_for_localhost(root / "users-tls")
+    secret_directory(root / "jwt")
+    document = resource(
+        "three-secrets",
+        secured.bootstrap,
+        tls={"secretRef": {"name": "users-tls"}},
+        auth={"jwt": SECRET_REF, "rules": [{"claim": "scope", "contains": "read", "allow": ["read"]}]},
+    )
+    document["spec"]["kafka"]["secretRef"] = {"name": "kafka-client"}
+    with whole_run(document, tmp_path / "run", "--secrets", str(root)) as system:
+        read = [sys.executable, "-m", "queryable_app.cli", "get", "a", "--data", str(system.data)]
+
+        def get(**variables: str) -> tuple[int, str]:
+            environ = {**os.environ, **variables}
+            done = subprocess.run(read, capture_output=True, text=True, timeout=60, env=environ)
+            return done.returncode, done.stdout
+
+        eventually(
+            "the record is read with a token", lambda: get(QTOPIC_TOKEN=token()) == (0, '{"n":1}\n'), 120
+        )
+        assert get()[0] != 0
+        assert get(QTOPIC_TOKEN=token(b"x" * 32))[0] != 0

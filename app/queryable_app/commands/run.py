@@ -19,6 +19,7 @@ from queryable_app.local.progress import Progress
 from queryable_app.local.resource_file import ResourceError, load_resource
 from queryable_app.local.run import Options, RunError, SpecRefused
 from queryable_app.local.run import run as run_resource
+from queryable_app.local.secrets import SecretError
 from queryable_app.local.topics import KafkaUnreachable, TopicRefused
 from queryable_app.platform.certificates import CertificateError
 from queryable_app.platform.jars import JarsError
@@ -112,7 +113,7 @@ class _Duration(click.ParamType[float]):
     "--secrets",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where spec.tls.secretRef NAME is DIR/NAME, with tls.crt, tls.key and ca.crt.",
+    help="The Secrets that the resource names: DIR/NAME has a file for each key of the Secret NAME.",
 )
 def run_command(
     file: Path,
@@ -143,7 +144,7 @@ def _run(file: Path, options: Options) -> None:
         fail(INVALID, f"{file}: {e}")
     except KafkaSettingsError as e:
         fail(INVALID, f"{file}: spec.kafka.config: {e}")
-    except CertificateError as e:
+    except (CertificateError, SecretError) as e:
         fail(INVALID, f"{file}: {e}")
     except KafkaUnreachable as e:
         fail(UNREACHABLE, str(e))

@@ -17,6 +17,7 @@ from queryable_app.local.desired_scale import DESIRED_SCALE_FILE, DesiredScale
 from queryable_app.local.node_tls import node_client
 from queryable_app.local.placement_controller import PlacementController
 from queryable_app.local.pods import Pod, desired_placement, new_address, node_addresses, pod_settings
+from queryable_app.local.secrets import NO_SECRETS, Secrets
 from queryable_app.placement.assignment import Placement
 from queryable_app.platform.processes import Process
 
@@ -38,12 +39,12 @@ class LocalCluster:
         fronts: Sequence[str] = (),
         workers: int = 1,
         group_key_format: str = "",
-        tls_dir: str = "",
+        secrets: Secrets = NO_SECRETS,
     ) -> None:
         """`fronts` are the addresses of the pods. A pod of one node needs none: it has the node's."""
         self._name, self._spec, self._data, self._port = name, spec, data, port
         self._fronts, self._workers = list(fronts or placement.addresses), workers
-        self._group_key_format, self._tls_dir = group_key_format, tls_dir
+        self._group_key_format, self._secrets = group_key_format, secrets
         self.desired = desired
         self.pods: list[Pod] = []
         self._announced = 0
@@ -51,7 +52,7 @@ class LocalCluster:
         data.remove(DESIRED_SCALE_FILE)
         data.remove_pods_from(-(-len(placement.addresses) // workers))
         goal = desired_placement(desired, placement.addresses, workers)
-        self._controller = PlacementController(data, placement, goal, node_client(data, tls_dir))
+        self._controller = PlacementController(data, placement, goal, node_client(data, secrets.tls))
         self._start_pods()
 
     @property
@@ -115,7 +116,7 @@ class LocalCluster:
                 placement.addresses[ordinal * workers : (ordinal + 1) * workers],
                 self._data,
                 self._group_key_format,
-                self._tls_dir,
+                self._secrets,
             )
             self.pods.append(Pod(settings, self._data))
 
@@ -128,7 +129,7 @@ class LocalCluster:
         if desired is None or desired == self.desired or desired.refusal():
             return
         self.desired = desired
-        placed, scheme = len(self.pods), "https" if self._tls_dir else "http"
+        placed, scheme = len(self.pods), "https" if self._secrets.tls else "http"
         more = [new_address(self._port, ordinal, scheme) for ordinal in range(placed, desired.nodes)]
         self._fronts[placed:] = more
         after = (*addresses, *node_addresses(more, self._workers))

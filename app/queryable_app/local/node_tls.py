@@ -1,7 +1,6 @@
-"""Find the certificate of a run in a directory of Secrets, and make the HTTP client with which the run calls its nodes.
+"""Check the certificate of a run, and make the HTTP client with which the run calls its nodes.
 
-Strategy: on one machine a Secret is a directory with a file for each of its keys, as Kubernetes mounts it. Nodes find each other
-at 127.0.0.1 and verify that name, so a certificate without it is refused before anything starts.
+Strategy: nodes find each other at 127.0.0.1 and verify that name, so a certificate without it is refused before anything starts.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Final
 
 import httpx
 
-from queryable_app.config.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE
+from queryable_app.config.tls import CA_FILE
 from queryable_app.config.topic_spec import TopicSpec
 from queryable_app.contract import NODE_HEADER
 from queryable_app.local.data_directory import DataDirectory
@@ -32,24 +31,14 @@ def scheme_of(spec: TopicSpec) -> str:
     return "http" if spec.tls is None else "https"
 
 
-def tls_directory(spec: TopicSpec, secrets: Path | None) -> str:
-    """Return the directory of the view's certificate, or an empty text without TLS. Raises CertificateError."""
-    if spec.tls is None:
-        return ""
-    name, field = spec.tls.secret_name, "spec.tls.secretRef"
-    if secrets is None:
-        raise CertificateError(
-            f"{field}: there are no Secrets on this machine; put {CERTIFICATE_FILE}, {KEY_FILE} and {CA_FILE} "
-            f"into DIR/{name}, and run with --secrets DIR"
-        )
-    directory = (secrets / name).absolute()
+def check_certificate(directory: Path, field: str) -> None:
+    """Raise CertificateError unless nodes of this machine can use the certificate. The message names the field."""
     try:
         files = read_certificate_files(directory)
         expiry(files)
         check_name(files, HOST)
     except CertificateError as error:
         raise CertificateError(f"{field}: {error}; it must be valid for {HOST} by {CA_FILE}") from None
-    return str(directory)
 
 
 def ca_file(tls_dir: str) -> str | None:

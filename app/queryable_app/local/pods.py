@@ -16,6 +16,7 @@ from queryable_app.contract import ENV_PREFIX, NodeSettings, worker_settings
 from queryable_app.local.data_directory import DataDirectory
 from queryable_app.local.desired_scale import DesiredScale
 from queryable_app.local.placement_controller import PLACEMENT_FILE
+from queryable_app.local.secrets import NO_SECRETS, Secrets
 from queryable_app.placement.assignment import DesiredPlacement, Placement, initial_placement
 from queryable_app.platform.processes import Process, SupervisedProcess, free_ports, is_free
 from queryable_app.wire.ingest_failures import IngestFailure, parse_failure
@@ -103,7 +104,7 @@ def pod_settings(
     nodes: Sequence[str],
     data: DataDirectory,
     group_key_format: str = "",
-    tls_dir: str = "",
+    secrets: Secrets = NO_SECRETS,
 ) -> NodeSettings:
     """Write the spec's file, and return the settings of a pod: this machine's, `QT_` variables, and defaults.
 
@@ -125,7 +126,7 @@ def pod_settings(
         "worker_ports": ",".join(str(httpx.URL(url).port) for url in workers),
         "internal_token_path": data.internal_token(),
         "group_key_format": group_key_format,
-        "tls_dir": tls_dir,
+        **secrets.node_settings(),
     }
     variables = {ENV_PREFIX + field.upper(): str(value) for field, value in own.items()}
     return NodeSettings.from_env({**os.environ, **variables})

@@ -13,6 +13,7 @@ from queryable_app.config.rekey import internal_topic
 from queryable_app.local import topics
 from queryable_app.local.data_directory import DataDirectory
 from queryable_app.local.pods import pod_settings
+from queryable_app.local.secrets import NO_SECRETS, Secrets
 from queryable_app.platform.processes import Process, SupervisedProcess
 
 
@@ -22,11 +23,11 @@ def start_rekey_job(
     application_id: str,
     front: str,
     data: DataDirectory,
-    tls_dir: str = "",
+    secrets: Secrets = NO_SECRETS,
 ) -> SupervisedProcess:
     """Start the job, which finds the nodes by the placement."""
     settings = replace(
-        pod_settings(name, 0, spec, application_id, front, [front], data, tls_dir=tls_dir),
+        pod_settings(name, 0, spec, application_id, front, [front], data, secrets=secrets),
         run_dir=str(data.job_sockets("rekey")),
     )
     command = [sys.executable, "-m", "queryable_app.ingest.rekey"]

@@ -19,14 +19,13 @@ from queryable_app.config.kafka_settings import kafka_connection
 from queryable_app.config.rekey import is_rekeyed
 from queryable_app.contract import GROUP_KEY_FORMAT_FILE
 from queryable_app.local import data_directory, revision, topics
-from queryable_app.local.auth_secret import require_auth_secret
 from queryable_app.local.class_training import ClassTraining
 from queryable_app.local.cluster import LocalCluster
 from queryable_app.local.data_directory import RESOURCE_FILE, DataDirectory
 from queryable_app.local.desired_scale import DesiredScale
 from queryable_app.local.embedded_kafka import EmbeddedKafka
 from queryable_app.local.first_requests import FIRST_ROWS, FirstRequests
-from queryable_app.local.node_tls import ca_file, node_client, scheme_of, tls_directory
+from queryable_app.local.node_tls import ca_file, check_certificate, node_client, scheme_of
 from queryable_app.local.placement_controller import PLACEMENT_FILE
 from queryable_app.local.pods import (
     HOST,
@@ -39,6 +38,7 @@ from queryable_app.local.pods import (
 from queryable_app.local.progress import Progress
 from queryable_app.local.rekey_job import delete_internal_topics, start_rekey_job
 from queryable_app.local.resource_file import Resource
+from queryable_app.local.secrets import Secrets, find_secrets
 from queryable_app.local.stopping import Stopped, StopRequest
 from queryable_app.platform import jars
 from queryable_app.platform.descriptors import descriptor_limit, raise_descriptor_limit
@@ -99,10 +99,12 @@ def run(resource: Resource, options: Options, progress: Progress) -> None:
     raise_descriptor_limit()  # child processes inherit it
     _check_descriptors(1)  # before Spark starts to check the SQL
     with StopRequest.on_signals() as stop_request, contextlib.suppress(Stopped):
-        tls_directory(resource.spec, options.secrets)  # before anything starts
+        secrets = find_secrets(resource.document, resource.spec, options.secrets, options.kafka)
+        if secrets.tls:
+            check_certificate(Path(secrets.tls), "spec.tls.secretRef")
         urls = _urls(options.port, options.nodes or resource.spec.replicas, scheme_of(resource.spec))
         with data_directory.opened(options.data) as data:
-            running = _Run(resource, options, data, progress, stop_request, urls)
+            running = _Run(resource, options, data, progress, stop_request, urls, secrets)
             try:
                 running.start()
                 running.supervise_forever()
@@ -121,11 +123,12 @@ class _Run:
         progress: Progress,
         stop_request: StopRequest,
         urls: list[str],
+        secrets: Secrets,
     ) -> None:
         self._resource, self._options, self._data, self._progress = resource, options, data, progress
         self._stop_request, self._urls = stop_request, urls
-        self._tls_dir = tls_directory(resource.spec, options.secrets)
-        self._http = node_client(data, self._tls_dir)
+        self._secrets = secrets
+        self._http = node_client(data, secrets.tls)
         self._bootstrap = resource.spec.bootstrap_servers
         self._broker: EmbeddedKafka | None = None
         self._supervised: list[SupervisedProcess] = []
@@ -136,7 +139,6 @@ class _Run:
         self._rekey_job: SupervisedProcess | None = None
 
     def start(self) -> None:
-        require_auth_secret(self._resource.spec)
         cache = jars.cache_dir(os.environ.get("QT_CACHE_DIR", ""))
         java = jars.find_java()
         jars.ingest_jars(cache, self._progress.say)
@@ -215,11 +217,7 @@ class _Run:
         topic = self._resource.spec.topic
         if self._options.kafka != "file":
             self._bootstrap = self._options.kafka
-        elif "secretRef" in self._resource.document["spec"]["kafka"]:
-            raise RunError(
-                "spec.kafka.secretRef: there are no Secrets on this machine; give the settings in spec.kafka.config"
-            )
-        kafka = kafka_connection(self._bootstrap, self._resource.spec.kafka_config)
+        kafka = kafka_connection(self._bootstrap, self._secrets.kafka_config(self._resource.spec))
         deadline = time.monotonic() + self._options.topic_wait_seconds
         with self._progress.waiting(f"Waiting for topic {topic!r} at {self._bootstrap}") as show:
             while True:
@@ -266,7 +264,7 @@ class _Run:
             )
             self._data.remove_pods_from(0)
         if earlier is None or changed:
-            config = {} if self._broker else self._resource.spec.kafka_config
+            config = {} if self._broker else self._secrets.kafka_config(self._resource.spec)
             kafka_now = kafka_connection(self._bootstrap, config)
             delete_internal_topics(kafka_now, self._resource.name, number)
         self._data.write(_VIEW_FILE, {"revision": number, "view": view})
@@ -297,12 +295,12 @@ class _Run:
                 fronts,
                 workers,
                 self._group_key_format,
-                self._tls_dir,
+                self._secrets,
             )
         if self._group_key_format:
             with self._stop_request.deferred():
                 job = start_rekey_job(
-                    f"{name}-rekey", self._spec(), application_id, self._urls[0], self._data, self._tls_dir
+                    f"{name}-rekey", self._spec(), application_id, self._urls[0], self._data, self._secrets
                 )
                 self._supervised.append(job)
                 self._rekey_job = job
@@ -353,7 +351,7 @@ class _Run:
             self._supervised.append(SupervisedProcess("example records", start, start()))
 
     def _show_first_commands(self) -> None:
-        first = FirstRequests(self._urls, self._resource.spec, self._http, ca_file(self._tls_dir))
+        first = FirstRequests(self._urls, self._resource.spec, self._http, ca_file(self._secrets.tls))
         say = self._progress.say
         say(f"\nReady: {', '.join(self._urls)}. Try:\n")
         for command in first.commands(self._existing_key(first)):
@@ -396,7 +394,7 @@ class _Run:
     def _describe(self, cluster: LocalCluster) -> None:
         """Write `run.json` when it changes, once every node has answered."""
         jobs = {"rekeyJob": self._rekey_job.process.pid} if self._rekey_job else {}
-        ca = {"ca": str(file)} if (file := ca_file(self._tls_dir)) else {}
+        ca = {"ca": str(file)} if (file := ca_file(self._secrets.tls)) else {}
         described = {"kafka": self._bootstrap, **ca, **jobs, **cluster.describe()}
         if described != self._described and (self._described or not cluster.starting):
             self._described = described
