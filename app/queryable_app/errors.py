@@ -23,7 +23,7 @@ class Reason(Enum):
     FORBIDDEN = ("forbidden", 403, "Not allowed")
     KEY_NOT_FOUND = ("key_not_found", 404, "The key does not exist")
     NO_SUCH_RESOURCE = ("no_such_resource", 404, "The path does not exist")
-    NOT_RETAINED = ("not_retained", 410, "The view has no such old versions")
+    NOT_RETAINED = ("not_retained", 410, "The view does not keep what was asked for any more")
     TOO_LARGE = ("too_large", 413, "The request is too large")
     WRONG_OWNER = ("wrong_owner", 421, "This node does not host the partition")
     OVERLOADED = ("overloaded", 429, "The node has too many requests")

@@ -107,6 +107,34 @@ def test_recreated_topic_follows_on_data_loss(kafka: Any, tmp_path: Path, policy
             assert system.value("old-7") == 1
 
 
+def test_feed_of_a_recreated_topic_begins_anew(kafka: Any, tmp_path: Path) -> None:
+    """An id of the old topic is refused with 410, a feed from its latest change has the new records, and one that begins anew
+    has them all."""
+    topics.create(kafka.bootstrap, "anew", 2)
+    topics.produce(kafka.bootstrap, "anew", [(f"old-{n}".encode(), b"1") for n in range(100)])
+    document = resource("anew", kafka.bootstrap, onDataLoss="Rebuild", view={"changes": True})
+    with running(document, tmp_path) as system:
+        system.at_end(topics.ends(kafka.bootstrap, "anew"))
+        ndjson = {"accept": "application/x-ndjson"}
+        page = system.get("/v1/changes?from=latest&wait-ms=0", headers=ndjson)
+        old = json.loads(page.text.splitlines()[-1])["next"]
+        with system.http.stream("GET", system.url() + "/v1/changes", timeout=60) as open_feed:
+            lines = open_feed.iter_lines()
+            next(lines)
+            topics.delete(kafka.bootstrap, "anew")
+            topics.create(kafka.bootstrap, "anew", 2)
+            topics.produce(kafka.bootstrap, "anew", [(f"new-{n}".encode(), b"2") for n in range(10)])
+            eventually("the new records are readable", lambda: quietly(system, "new-7") == 2, 120)
+            system.at_end(topics.ends(kafka.bootstrap, "anew"))
+            for _ in lines:  # until the node ends the stream
+                pass
+        refused = system.get(f"/v1/changes?from={old}&wait-ms=0", headers=ndjson)
+        assert (refused.status_code, refused.json()["reason"]) == (410, "not_retained")
+        anew = system.get("/v1/changes?from=start&wait-ms=0", headers=ndjson).text.splitlines()
+        changed = [json.loads(line) for line in anew]
+        assert {each["key"] for each in changed if "key" in each} == {f"new-{n}" for n in range(10)}
+
+
 def quietly(system: System, key: str) -> Any:
     """Return the value, or None while it is not available."""
     try:

@@ -123,7 +123,7 @@ def test_wait_for_kafka_has_a_deadline(file: Path) -> None:
 
 
 def test_file_that_needs_a_secret_is_refused(tmp_path: Path) -> None:
-    """A run cannot read a Secret: it refuses the file with advice, and does not start without the settings."""
+    """Without --secrets a run has no Secret: it refuses the file with advice, and does not start without the settings."""
     file = tmp_path / "topic.yaml"
     document = resource("users", "127.0.0.1:9")
     document["spec"]["kafka"]["secretRef"] = {"name": "kafka-client"}
@@ -131,8 +131,8 @@ def test_file_that_needs_a_secret_is_refused(tmp_path: Path) -> None:
 
     code, text = refusal("-f", file, "--port", 0, "--kafka", "file")
 
-    assert code == 5
-    assert "give the settings in spec.kafka.config" in text
+    assert code == 2
+    assert "into DIR/kafka-client, and run with --secrets DIR" in text
 
 
 def test_second_run_in_a_directory_is_refused(file: Path, tmp_path: Path) -> None:

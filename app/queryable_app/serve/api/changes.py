@@ -40,7 +40,7 @@ from queryable_app.serve.reads.change_events import (
 from queryable_app.serve.reads.change_feed import ChangeFeed, Compacted
 from queryable_app.serve.reads.change_sources import ChangeSources
 from queryable_app.serve.reads.change_tail import ChangeTail, Chunk
-from queryable_app.serve.reads.coverage import coverage
+from queryable_app.serve.reads.log_ends import LogEnds
 from queryable_app.serve.reads.point import Reads
 from queryable_app.serve.reads.row_filter import row_filter
 from queryable_app.serve.reads.row_selection import SELECTION, parse_row_selection
@@ -111,7 +111,8 @@ class _Feeds:
         self._node = reads.node
         self._topic = reads.node.spec.topic
         self._sources = ChangeSources(reads)
-        self._tail = ChangeTail(self._sources)
+        self._ends = LogEnds(reads)
+        self._tail = ChangeTail(self._sources, self._ends)
         self._objects = to_objects(reads.node.codec, reads.node.render)
         self._encoded: tuple[Sequence[Mark], str] = (), ""
         """The marks of the client that was answered last, and their id."""
@@ -127,8 +128,10 @@ class _Feeds:
         if form == EVENTS and wait_ms is not None:
             raise invalid("wait-ms", "is for pages", "send Accept: application/x-ndjson, or leave it out")
         self._require_room()
-        latest = self._tail.positions if self._tail.followed else await self._latest()
+        latest = self._tail.positions if self._tail.followed else await self._ends.latest()
         marks = [Mark(position) for position in latest] if given is None else given
+        if given is not None and (beyond := await self._beyond(given)):
+            raise _replaced(beyond)
         if form == NDJSON:
             wait_seconds = (_WAIT_MS if wait_ms is None else wait_ms) / 1000
             async with unless_disconnected(request.receive):
@@ -176,12 +179,8 @@ class _Feeds:
         # The topic may have more partitions than when the id was made.
         return [*marks, *[Mark(0)] * (partitions - len(marks))][:partitions]
 
-    async def _latest(self) -> Sequence[int]:
-        reads = self._reads
-        everything = range(reads.replicas.partitions)
-        deadline = asyncio.get_running_loop().time() + reads.defaults.deadline_ms / 1000
-        covered = await coverage(reads, everything, reads.defaults, deadline, None)
-        return [each.position for each in covered.progress]
+    async def _beyond(self, marks: Sequence[Mark]) -> Mapping[int, int]:
+        return await self._ends.beyond([mark.position for mark in marks])
 
     def _require_room(self) -> None:
         """Refuse one more client: each keeps its connection."""
@@ -237,6 +236,8 @@ class _Feeds:
                     yield text + id_event(self._id(feed))
                     heartbeat_at = time() + _HEARTBEAT_SECONDS
                 elif time() >= heartbeat_at:
+                    if await self._beyond(feed.marks):
+                        return  # the client sends its id again, and is told why it cannot go on
                     yield HEARTBEAT + id_event(self._id(feed))
                     heartbeat_at = time() + _HEARTBEAT_SECONDS
 
@@ -248,6 +249,16 @@ class _Feeds:
         if each.text is None:
             each.text = change_events(self._objects(each.rows))
         return each.text
+
+
+def _replaced(beyond: Mapping[int, int]) -> Failure:
+    partition, end = next(iter(beyond.items()))
+    return Failure(
+        Reason.NOT_RETAINED,
+        f"partition {partition} ends at {end}, before this id: the topic was deleted and made again",
+        "begin with from=start, or with from=latest",
+        partition=partition,
+    )
 
 
 def _unreadable() -> Failure:

@@ -17,11 +17,14 @@ from typing import Final
 from queryable_app.serve.base.background import supervise
 from queryable_app.serve.base.peer_frames import RawRow
 from queryable_app.serve.reads.change_sources import ChangeSources, SourceLost
+from queryable_app.serve.reads.log_ends import LogEnds
 from queryable_app.wire.change_log import Mark
 
 RING_BYTES_MAX: Final = 8 << 20
 _WAIT_SECONDS: Final = 1.0
 _ASSIGN_SECONDS: Final = 0.25
+_COMPARE_SECONDS: Final = 5.0
+"""How often the ring is compared with the ends of the log."""
 _SECONDS_PER_CLIENT: Final = 0.0002
 """The clients are woken once in this time for each of them: a thousand take at most half of a core."""
 
@@ -43,8 +46,9 @@ class Chunk:
 class ChangeTail:
     """The newest changes of a view, from `positions` of the first client on."""
 
-    def __init__(self, sources: ChangeSources) -> None:
+    def __init__(self, sources: ChangeSources, ends: LogEnds) -> None:
         self._sources = sources
+        self._ends = ends
         self.starts: list[int] = []
         """Where the ring begins, by partition."""
         self.positions: list[int] = []
@@ -117,8 +121,16 @@ class ChangeTail:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _assign(self) -> None:
-        """Keep a task for each source that has a partition. Sources change with the placement and with the health of nodes."""
+        """Keep a task for each source that has a partition. Sources change with the placement and with the health of nodes.
+
+        If the topic was made again, continue at its end."""
+        time = asyncio.get_running_loop().time
+        compare_at = time() + _COMPARE_SECONDS
         while True:
+            if time() >= compare_at:
+                for partition, end in (await self._ends.beyond(self.positions)).items():
+                    self._restart_at(partition, end)
+                compare_at = time() + _COMPARE_SECONDS
             for source in set(map(self._sources.source_of, range(len(self.positions)))):
                 task = self._following.get(source)
                 if task is None or task.done():
