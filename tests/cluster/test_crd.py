@@ -49,6 +49,7 @@ def window(**fields: Any) -> dict[str, Any]:
 
 
 COUNT: Mapping[str, Any] = {"name": "c", "op": "count"}
+JWKS: Mapping[str, Any] = {"jwksUrl": "https://a", "issuer": "b", "audience": "c"}
 
 # Each rule by a part of its message, with what breaks it.
 RULES: list[tuple[str, dict[str, Any]]] = [
@@ -87,7 +88,17 @@ RULES: list[tuple[str, dict[str, Any]]] = [
     ("give either secretRef or jwksUrl", {"auth": {"jwt": {}}}),
     (
         "give either secretRef or jwksUrl",
-        {"auth": {"jwt": {"jwksUrl": "https://a", "secretRef": {"name": "a", "key": "b"}}}},
+        {"auth": {"jwt": {**JWKS, "secretRef": {"name": "a", "key": "b"}}}},
+    ),
+    ("give issuer and audience with jwksUrl", {"auth": {"jwt": {"jwksUrl": "https://a", "issuer": "b"}}}),
+    ("jwksCa goes with jwksUrl", {"auth": {"jwt": {"jwksCa": "a", "secretRef": {"name": "a", "key": "b"}}}}),
+    (
+        "give a claim with one of equals, contains and glob",
+        {"auth": {"jwt": JWKS, "rules": [{"claim": "sub", "allow": ["read"]}]}},
+    ),
+    (
+        "a view with history has neither keyBy nor ttl nor indexes",
+        view_of(kind="history", history={}, ttl="1d"),
     ),
     ("size must be at least 1Mi", {"storage": {"size": "0"}}),
     ("labels below queryabletopics.io", pods(labels={"queryabletopics.io/view": "a"})),

@@ -56,7 +56,10 @@ def _values(schema: Schema) -> Iterator[tuple[str, Any]]:
     if "maxLength" in schema:
         yield "maxLength", "a" * (schema["maxLength"] + 1)
     if "pattern" in schema:
-        yield "pattern", next(text for text in ("?", "-", " ", "_") if not re.search(schema["pattern"], text))
+        yield (
+            "pattern",
+            next(text for text in ("?", "-", " ", "_", ".") if not re.search(schema["pattern"], text)),
+        )
     if "minItems" in schema:
         yield "minItems", []
     if "maxItems" in schema:
