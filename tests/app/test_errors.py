@@ -18,6 +18,7 @@ def test_reasons_and_statuses_are_the_published_ones() -> None:
         "forbidden": 403,
         "key_not_found": 404,
         "no_such_resource": 404,
+        "not_retained": 410,
         "too_large": 413,
         "wrong_owner": 421,
         "overloaded": 429,
