@@ -84,7 +84,7 @@ class System:
         """Send SIGKILL, then wait until the supervisor has replaced the process."""
         old = self.pid(role, node)
         os.kill(old, signal.SIGKILL)
-        eventually(f"{role} is replaced", lambda: self.pid(role, node) != old, 90)
+        eventually(f"{role} is replaced", lambda: self.pid(role, node) != old, 180)
 
     def get(self, path: str, node: int = 0, **options: Any) -> httpx.Response:
         return self.request("GET", path, node, **options)
@@ -115,7 +115,7 @@ class System:
         except httpx.TransportError:
             return False
 
-    def wait_ready(self, nodes: int = 1, seconds: float = 90) -> None:
+    def wait_ready(self, nodes: int = 1, seconds: float = 240) -> None:
         for node in range(nodes):
             eventually(f"node {node} is ready\n{self.tail()}", lambda n=node: self.ready(n), seconds)  # type: ignore[misc]
 

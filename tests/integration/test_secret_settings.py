@@ -29,7 +29,7 @@ from tests.support.processes import command_and_environment
 from tests.support.tokens import SECRET_REF, secret_directory, token
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 
 PARTITIONS = 2
 TOPIC = "secured"

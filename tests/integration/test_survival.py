@@ -17,7 +17,7 @@ from tests.integration.system import System, resource, running
 from tests.support.fold import LogRecord
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(400)  # three JVMs start, and one of them three times more
+pytestmark = pytest.mark.timeout(900)  # three JVMs start, and one of them three times more
 
 TOPIC = "survivors"
 NODES = 3

@@ -132,7 +132,7 @@ class HistoryFamily:
         return Failure(
             Reason.NOT_RETAINED,
             f"the replica of partition {self._partition} {what}; {first}",
-            "name a later moment; spec.view.history says how long versions are kept, and docs/queries.md what limits it",
+            "name a later moment; spec.view.history says how long versions are kept, and docs/history.md what limits it",
             partition=self._partition,
         )
 
