@@ -48,20 +48,20 @@ def test_protobuf_with_a_registry_and_sql(kafka: Any, tmp_path: Path) -> None:
     with schema_registry() as registry:
         id_ = registry.register("user", USER, type_="PROTOBUF")
         user = tagged(1, 0, b"\x07") + tagged(2, 2, b"ann")
-        topics.create(kafka.bootstrap, "users", 1)
+        topics.create(kafka.bootstrap, "protobuf-users", 1)
         topics.produce(
             kafka.bootstrap,
-            "users",
+            "protobuf-users",
             [(b"a", indexed(id_, [0], user)), (b"order", indexed(id_, [1], b"")), (b"bare", user)],
         )
         source = {"registryUrl": registry.url, "inline": USER, "message": "shop.User"}
         document = resource(
-            "users",
+            "protobuf-users",
             kafka.bootstrap,
             value={"format": "protobuf", "schemaFrom": source},
             transform={"sql": "SELECT key, value.id * 10 AS n, upper(value.name) AS name FROM records"},
         )
         with running(document, tmp_path) as system:
-            system.at_end(topics.ends(kafka.bootstrap, "users"))
+            system.at_end(topics.ends(kafka.bootstrap, "protobuf-users"))
             assert system.value("a") == {"n": 70, "name": "ANN"}
             assert system.partition(0)["bad"] == 2

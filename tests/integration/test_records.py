@@ -12,7 +12,7 @@ from tests.integration import topics
 from tests.integration.system import System, resource, running
 from tests.support.waiting import eventually
 
-TOPIC = "users"
+TOPIC = "records"
 
 
 @pytest.fixture(scope="module")

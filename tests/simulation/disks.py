@@ -89,9 +89,16 @@ class Disks:
         """Called when a read finds a replica to be corrupt."""
 
     def open(
-        self, path: Path, identity: Identity, memory: SharedMemory, indexes: object = None
+        self,
+        path: Path,
+        identity: Identity,
+        memory: SharedMemory,
+        indexes: object = None,
+        history: object = None,
     ) -> SimulatedStore:
         """Replace `Store.open`."""
+        assert indexes is None  # no simulated view has indexes or versions
+        assert history is None
         if self.refuses(path):
             raise StoreUnavailable(f"{path} cannot be opened (No space left on device)")
         path.mkdir(parents=True, exist_ok=True)
@@ -132,6 +139,8 @@ class Disks:
 
 
 class SimulatedStore:
+    history = None
+
     def __init__(self, path: Path, rows: Rows, disks: Disks) -> None:
         self.path = path
         self.last_bad: dict[str, Any] | None = None

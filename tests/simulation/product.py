@@ -75,8 +75,8 @@ def _replace_disks_and_kafka(patch: pytest.MonkeyPatch, world: World) -> None:
     def consumer(**_: Any) -> TopicConsumer:
         return TopicConsumer(world.topics, world.rng("kafka"))
 
-    def open_store(path: Path, identity: Any, memory: Any, indexes: Any = None) -> Any:
-        return world.disks.open(path, identity, memory, indexes)
+    def open_store(path: Path, identity: Any, memory: Any, *families: Any) -> Any:
+        return world.disks.open(path, identity, memory, *families)
 
     world.disks.note_creation = world.invariants.note_creation
     world.disks.note_loss = world.invariants.note_destruction

@@ -27,7 +27,9 @@ public final class TimeField implements Serializable {
 
   private static final DateTimeFormatter TIME = new DateTimeFormatterBuilder()
       .append(DateTimeFormatter.ISO_LOCAL_DATE_TIME)
-      .optionalStart().parseLenient().appendOffset("+HH:MM", "Z").optionalEnd()
+      .optionalStart().appendOffset("+HH:MM:ss", "Z").optionalEnd()
+      .optionalStart().appendOffset("+HHMMss", "Z").optionalEnd()
+      .optionalStart().appendOffset("+HH", "Z").optionalEnd()
       .toFormatter();
 
   private final String field;
