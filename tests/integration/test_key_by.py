@@ -67,7 +67,7 @@ def test_example_follows_users_through_kills(kafka: KafkaForTests, tmp_path: Pat
     document["spec"] |= {"replicas": 2, "standbyReplicas": 1}
     topics.create(kafka.bootstrap, topic, 3)
     ann = [(b"u1", b'{"email": "Ann@x", "name": "Ann"}'), (b"u1", b'{"email": "ann@y", "name": "Ann"}')]
-    nameless = (None, b'{"email": "nobody@x"}')  # which a compacted topic refuses
+    nameless = (None, b'{"email": "nameless@x"}')  # which a compacted topic refuses
     topics.produce(kafka.bootstrap, topic, [*ann, nameless])
     first = topics.records(kafka.bootstrap, topic)
     stop, dice, victims = threading.Event(), random.Random(SEED), random.Random(SEED)
@@ -78,7 +78,7 @@ def test_example_follows_users_through_kills(kafka: KafkaForTests, tmp_path: Pat
         system.wait_ready(2, seconds=180)
         assert rows(system, 0) == {
             "ann@y": {"id": "u1", "email": "ann@y", "name": "Ann"},
-            "nobody@x": {"id": None, "email": "nobody@x", "name": None},
+            "nameless@x": {"id": None, "email": "nameless@x", "name": None},
         }
         topics.configure(kafka.bootstrap, topic, COMPACTED)
         producing.start()

@@ -6,7 +6,7 @@ any node, in turn. `requests.py` sends what is created here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 from urllib.parse import quote_from_bytes
@@ -291,49 +291,6 @@ class Operations(Writes):
             raise InvalidRequest(f"prefix: {shown(prefix)} is no text", "give a str, or bytes") from None
         path = f"/v1/prefix/{text.replace('.', '%2E') if text in ('.', '..') else text}"
         return new_scan(lambda _: (path, []), settings, order, limit, page_rows, partial, selection)
-
-    def index(
-        self,
-        target: Target,
-        settings: ReadSettings,
-        order: Order,
-        limit: int | None,
-        page_rows: int,
-        partial: bool = False,
-        selection: Sequence[str] = (),
-    ) -> Scan:
-        """Return a scan of the rows of an index, of those that the target names."""
-        return new_scan(lambda _: target, settings, order, limit, page_rows, partial, selection)
-
-    def history(
-        self,
-        target: Callable[[PlacementMap], Target],
-        settings: ReadSettings,
-        order: Order,
-        limit: int | None,
-        page_rows: int,
-        partial: bool = False,
-        selection: Sequence[str] = (),
-    ) -> Scan:
-        """Return a scan of the versions of a key that the target names."""
-        return new_scan(target, settings, order, limit, page_rows, partial, selection)
-
-    def windows(
-        self,
-        key: Key | None,
-        start: Time | None,
-        stop: Time | None,
-        settings: ReadSettings,
-        order: Order,
-        limit: int | None,
-        page_rows: int,
-        partial: bool = False,
-        selection: Sequence[str] = (),
-    ) -> Scan:
-        """Return a scan of the windows that start from `start` up to, and without, `stop`: of a key, or of all keys."""
-        return new_scan(
-            windows_target(key, start, stop), settings, order, limit, page_rows, partial, selection
-        )
 
     def windows_response(
         self,

@@ -18,7 +18,7 @@ from queryable_app.client.placement_map import checked_address
 from queryable_app.client.scan import PAGE_ROWS, Scan, new_scan
 from queryable_app.client.selection import Fields, selection_parameters
 from queryable_app.client.session import SessionPositions
-from queryable_app.client.windows import Time
+from queryable_app.client.windows import Time, windows_target
 from queryable_app.wire.cursors import Order
 
 RowsT = TypeVar("RowsT")
@@ -137,7 +137,7 @@ class Reads(ABC, Generic[RowsT, ChangesT]):
         """
         settings, selection = self._settings(options), selection_parameters(where, fields)
         target = index_target(name, eq, start, stop)
-        scan = self._operations.index(target, settings, order, limit, page_rows, partial, selection)
+        scan = new_scan(lambda _: target, settings, order, limit, page_rows, partial, selection)
         return self._from_cursor(scan, cursor)
 
     def history(
@@ -161,7 +161,7 @@ class Reads(ABC, Generic[RowsT, ChangesT]):
         """
         settings, selection = self._settings(options), selection_parameters(fields=fields)
         target = history_target(key, start, stop)
-        scan = self._operations.history(target, settings, order, limit, page_rows, partial, selection)
+        scan = new_scan(target, settings, order, limit, page_rows, partial, selection)
         return self._from_cursor(scan, cursor)
 
     def prefix(
@@ -206,11 +206,9 @@ class Reads(ABC, Generic[RowsT, ChangesT]):
 
         for row in views.windows("/cart", "2026-11-22T10:00:00Z"): print(row.window, row.value)  # with asyncio: async for
         """
-        settings = self._settings(options)
-        selection = selection_parameters(where, fields)
-        scan = self._operations.windows(
-            key, start, stop, settings, order, limit, page_rows, partial, selection
-        )
+        settings, selection = self._settings(options), selection_parameters(where, fields)
+        target = windows_target(key, start, stop)
+        scan = new_scan(target, settings, order, limit, page_rows, partial, selection)
         return self._from_cursor(scan, cursor)
 
     def entries(

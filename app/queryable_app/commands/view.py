@@ -91,7 +91,7 @@ class View:
         settings: ReadSettings,
     ) -> Scan:
         """Return a scan of the rows of an index that the target names."""
-        return self._operations.index(target, settings, order, limit, PAGE_ROWS, selection=selection)
+        return new_scan(lambda _: target, settings, order, limit, PAGE_ROWS, False, selection)
 
     def entries(
         self,
@@ -118,7 +118,7 @@ class View:
     ) -> Scan:
         """Return a scan of the versions of a key."""
         target = history_target(typed_key(key), start, stop)
-        return self._operations.history(target, settings, order, limit, PAGE_ROWS)
+        return new_scan(target, settings, order, limit, PAGE_ROWS, False, ())
 
     def items(self, scan: Scan) -> Iterator[str]:
         """Yield each row of a scan as the node writes it, a page at a time. Raises QueryableTopicError."""

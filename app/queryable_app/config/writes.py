@@ -18,9 +18,9 @@ _FIELDS: Final = ("maxBytesPerSecond", "maxRecordBytes", "idempotencyWindow")
 @dataclass(frozen=True, slots=True)
 class Writes:
     bytes_per_second_max: int | None = None
-    """Of one caller, at one node."""
+    """The bytes that one caller may send to one node in a second."""
     record_bytes_max: int | None = None
-    """Of a key and its value."""
+    """The bytes that a key and its value may have together."""
     window_ms: int = 600_000
     """For how long a node remembers a request with an Idempotency-Key."""
 

@@ -19,6 +19,7 @@ from queryable_app.errors import Failure, Reason, invalid
 from queryable_app.serve.api.access import key_access
 from queryable_app.serve.api.forwarding import client_answer, is_forwarded
 from queryable_app.serve.api.request import ARRIVED_AT, Parameters
+from queryable_app.serve.kafka.producer import turn_of
 from queryable_app.serve.kafka.remembered_writes import Record, digest_of
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers.client import PeerTimeout, PeerUnavailable
@@ -27,7 +28,6 @@ from queryable_app.wire.http_text import Answer
 
 IDEMPOTENCY_HEADER: Final = "idempotency-key"
 _KEY_CHARACTERS_MAX: Final = 255
-_SENT_AT_ONCE: Final = 64  # in one pass of the event loop
 _PASSED_ON: Final = ("authorization", "content-type", IDEMPOTENCY_HEADER)
 _ANSWER_SHARE: Final = 0.9  # of the time that is left is the other node's, so that its answer arrives
 _RETRY_MS: Final = 1000
@@ -123,8 +123,7 @@ async def write(
     """Write all records and return where each is, or raise a Failure that says how many were written."""
 
     async def send(index: int, record: Record, partition: int) -> int:
-        for _ in range(index // _SENT_AT_ONCE):  # records of one key keep their order
-            await asyncio.sleep(0)
+        await turn_of(index)
         return await node.producer.send(*record, partition, deadline_seconds)
 
     sending = (send(index, *each) for index, each in enumerate(zip(records, partitions, strict=True)))

@@ -23,6 +23,13 @@ from queryable_app.serve.base.kafka_client import LazyKafkaClient
 DEADLINE_SECONDS: Final = 10.0
 _RECORD_BYTES_MAX: Final = 64 * 1024 * 1024  # the broker's limit decides; this one only bounds the client
 _RETRY_MS: Final = 1000
+_SENT_AT_ONCE: Final = 64  # in one pass of the event loop
+
+
+async def turn_of(index: int) -> None:
+    """Wait for the turn of a record of many that are sent together. Records of one key keep their order."""
+    for _ in range(index // _SENT_AT_ONCE):
+        await asyncio.sleep(0)
 
 
 class Producer:

@@ -13,11 +13,11 @@ from typing import Final
 
 from queryable_app.errors import Failure, Reason, invalid
 from queryable_app.serve.base.byte_budget import ByteBudget
+from queryable_app.serve.kafka.producer import turn_of
 
 PENDING_BYTES_MAX: Final = 32 << 20
 RECORDS_MAX: Final = 50_000  # some 25 MB, if each is a request of its own
 _TASK_SECONDS: Final = 60.0  # the longest deadline of a request
-_SENT_AT_ONCE: Final = 64  # in one pass of the event loop
 _RETRY_MS: Final = 1000
 
 Send = Callable[[bytes, bytes | None, int, float], Awaitable[int]]
@@ -114,8 +114,7 @@ class RememberedWrites:
         return task
 
     async def _sent(self, index: int, key: bytes, value: bytes | None, partition: int) -> int:
-        for _ in range(index // _SENT_AT_ONCE):  # records of one key keep their order
-            await asyncio.sleep(0)
+        await turn_of(index)
         return await self._send(key, value, partition, _TASK_SECONDS)
 
     def _forget(self, now: float) -> None:

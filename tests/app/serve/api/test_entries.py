@@ -124,7 +124,7 @@ def test_every_byte_string_is_a_key(http: httpx.Client, key: bytes) -> None:
 
 def test_key_without_entries_has_an_empty_page(http: httpx.Client) -> None:
     """A key without entries, and one whose tombstone deleted them, have an empty page as of a position."""
-    for key in ("nobody", "deleted"):
+    for key in ("absent", "deleted"):
         answer = http.get(f"/v1/entries/{key}")
         assert (answer.status_code, answer.json()["items"], answer.json()["cursor"]) == (200, [], None)
         assert answer.headers["qt-position"]
@@ -378,7 +378,7 @@ def test_answers_fit_the_openapi_document(http: httpx.Client) -> None:
     }
     content = document["paths"]["/v1/entries/{key}"]["get"]["responses"]["200"]["content"]
     page = Draft202012Validator(content["application/json"]["schema"])
-    for path in ("a", "nobody", "%FF?limit=1", "a?fields=n"):
+    for path in ("a", "absent", "%FF?limit=1", "a?fields=n"):
         page.validate(http.get(f"/v1/entries/{path}").json())
     one = Draft202012Validator(content["application/x-ndjson"]["schema"])
     line = http.get("/v1/entries/a?limit=1", headers={"accept": "application/x-ndjson"}).text
