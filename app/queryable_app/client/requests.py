@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Final
 
 from queryable_app.client.attempts import Attempt, Operation, Request, Response, gather, send_one
-from queryable_app.client.exceptions import TooLarge
+from queryable_app.client.exceptions import TooLarge, from_problem
 from queryable_app.client.keys import Key, base64url, in_request
 from queryable_app.client.options import ReadSettings
 from queryable_app.client.placement_cache import PlacementCache
@@ -159,7 +159,12 @@ class Requests:
     def _status(self, address: str, deadline: float) -> Operation[dict[str, Any] | None]:
         attempt = Attempt(address, Request("GET", "/v1/status"), self._clock(), deadline)
         response = yield from send_one(attempt)
-        if not isinstance(response, Response) or response.status != 200:
+        if not isinstance(response, Response):
+            return None
+        if response.status != 200:
+            refusal = from_problem(response.status, response.body, address)
+            if not refusal.others_may_answer:  # the caller is refused, and the node is well
+                raise refusal
             return None
         try:
             status = json_of(response)

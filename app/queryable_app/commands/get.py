@@ -25,7 +25,7 @@ from queryable_app.commands.common import (
     with_exit_codes,
 )
 from queryable_app.commands.view import view_at
-from queryable_app.errors import Failure
+from queryable_app.errors import Failure, Reason
 
 _RETRY_STATUSES: Final = frozenset({421, 429, 503, 504})
 
@@ -137,6 +137,8 @@ def fail_read(error: QueryableTopicError, as_json: bool) -> NoReturn:
     if as_json:
         click.echo(json.dumps(_failure_of(error).problem()))
     text = f"{error.detail}: {error.advice}"
+    if error.reason is Reason.UNAUTHENTICATED:
+        text += ". qtopic takes a token from --token-file or $QTOPIC_TOKEN, and a certificate from --cert"
     if error.status in _RETRY_STATUSES:
         fail(NOT_NOW, text)
     fail(INVALID if 400 <= error.status < 500 else BROKEN, text)

@@ -11,7 +11,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from queryable_app.client.exceptions import QueryableTopicError
 from queryable_app.commands.common import DATA, JSON, UNREACHABLE, URL, fail, with_exit_codes
+from queryable_app.commands.get import fail_read
 from queryable_app.commands.view import view_at
 
 
@@ -33,7 +35,10 @@ from queryable_app.commands.view import view_at
 @JSON
 def status_command(urls: tuple[str, ...], data: Path | None, as_json: bool) -> None:
     with view_at(urls, data) as view:
-        statuses = view.statuses()
+        try:
+            statuses = view.statuses()
+        except QueryableTopicError as error:
+            fail_read(error, as_json)
     if as_json:
         click.echo(json.dumps([{"url": url, "status": status} for url, status in statuses.items()]))
     else:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from queryable_app.client import (
     AsyncQueryableTopic,
@@ -89,3 +89,18 @@ def test_command_takes_a_token(node: Served, tmp_path: Path) -> None:
         assert result.exit_code == 0, result.output
         assert '"n"' in result.output
     assert CliRunner().invoke(main, ["get", "a", "--url", node.url]).exit_code == 2
+
+
+def test_status_says_that_the_caller_is_refused(node: Served) -> None:
+    """Without a token, and with one that does not allow it, the status is a refusal and not a node that does not answer."""
+    for given, refusal in ((None, Unauthenticated), (token(), Forbidden)):
+        with QueryableTopic(node.url, token=given) as view, pytest.raises(refusal):
+            view.status()
+
+    def status(**environment: str) -> Result:
+        return CliRunner().invoke(main, ["status", "--url", node.url], env=environment)
+
+    none, narrow = status(), status(QTOPIC_TOKEN=token())
+    assert (none.exit_code, narrow.exit_code) == (2, 2)
+    assert "--token-file or $QTOPIC_TOKEN" in none.output
+    assert "no rule allows admin" in narrow.output
