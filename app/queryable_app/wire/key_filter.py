@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
+from base64 import b64decode
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,9 +72,13 @@ class KeyFilter:
     keys: int
     _starts: tuple[bytes, ...]
     _segments: tuple[tuple[int, memoryview], ...]
+    prefixes: tuple[bytes, ...] = (b"",)
+    """What the filter knows of: the keys with one of these prefixes."""
 
     def may_contain(self, disk_key: bytes) -> bool:
-        """Return False for a key that is surely absent, and rarely True for an absent one."""
+        """Return False for a key that is surely absent, and rarely True for an absent one that has a prefix of the filter."""
+        if not disk_key.startswith(self.prefixes):
+            return True
         found = bisect_right(self._starts, disk_key) - 1
         if found < 0:
             return False
@@ -87,6 +92,7 @@ def decode_filter(raw: bytes) -> KeyFilter:
         head, at = _decode_head(raw)
         rate = float(head["rate"])
         positions = {int(partition): int(position) for partition, position in head["positions"].items()}
+        prefixes = tuple([b64decode(prefix, validate=True) for prefix in head.get("prefixes", ("",))])
         segments = list(_decode_segments(raw, at, rate))
     except (
         json.JSONDecodeError,
@@ -104,6 +110,7 @@ def decode_filter(raw: bytes) -> KeyFilter:
         sum(keys for keys, _, _, _ in segments),
         tuple(start for _, _, start, _ in segments),
         tuple((hashes, bits) for _, hashes, _, bits in segments),
+        prefixes,
     )
 
 

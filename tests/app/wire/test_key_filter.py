@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import blake2b
@@ -70,3 +71,19 @@ def test_broken_filter_is_refused_or_read(cut: int, flipped: int, value: int) ->
     broken[flipped % len(whole)] = value
     with suppress(ValueError):
         decode_filter(bytes(broken)).may_contain(b"005")
+
+
+def test_filter_of_prefixes_knows_of_no_other_key() -> None:
+    """A filter that names prefixes may contain every key without one of them."""
+    prefixes = [b64encode(b"b/").decode(), b64encode(b"c/").decode()]
+    head = encode_head(0.01, {"positions": {}, "prefixes": prefixes})
+    found = decode_filter(head + encode_segment([b"b/1"], 0.01) + encode_segment((), 0.01))
+    answers = {key: found.may_contain(key) for key in (b"b/1", b"b/2", b"a/1", b"c/1")}
+    assert answers == {b"b/1": True, b"b/2": False, b"a/1": True, b"c/1": False}
+
+
+@pytest.mark.parametrize("prefixes", [7, [7], ["!"], None])
+def test_broken_prefixes_are_refused(prefixes: object) -> None:
+    """A head whose prefixes are no list of base64 is no filter."""
+    with pytest.raises(ValueError, match=r"no filter of keys|base64"):
+        decode_filter(encode_head(0.01, {"positions": {}, "prefixes": prefixes}) + encode_segment((), 0.01))

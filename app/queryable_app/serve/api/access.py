@@ -127,19 +127,6 @@ class KeyAccess:
             if not key.startswith(self.prefixes):
                 raise refused_key(self, key)
 
-    def require_all_keys(self, what: str) -> None:
-        """Refuse the request of a caller that may not use all keys. `what` says what is made of all of them."""
-        if self.limited:
-            raise AccessRefused(
-                Reason.FORBIDDEN,
-                f"{what} is made of all keys, and the token allows {self.operation} of some",
-                f"read the keys themselves, or add a rule to spec.auth.rules that allows {self.operation} of all keys",
-                challenge=_CHALLENGE,
-                operation=self.operation,
-                subject=self.subject,
-            )
-        self.applied = True
-
     def one_of_prefixes(self, candidates: Iterable[bytes]) -> bytes | None:
         """Return the only prefix that a request concerns; None: it concerns none. Refuse it if it concerns several."""
         self.applied = True

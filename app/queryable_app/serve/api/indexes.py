@@ -37,6 +37,7 @@ from queryable_app.serve.node import Node
 from queryable_app.serve.reads.coverage import Coverage, read_partitions
 from queryable_app.serve.reads.index_reads import IndexReader, count_rows
 from queryable_app.serve.reads.point import Reads
+from queryable_app.serve.reads.prefixed_index import PrefixedIndexReader
 from queryable_app.serve.reads.rendering_steps import in_rendering_steps
 from queryable_app.serve.reads.row_selection import SELECTION, parse_row_selection
 from queryable_app.serve.reads.scans import BATCH_ROWS, Bounds, IndexPart, Page, page
@@ -66,7 +67,7 @@ def routes(node: Node, reads: Reads, indexes: RowIndexes) -> APIRouter:
     async def read_index(request: Request) -> Response:
         """Return the rows whose indexed value is `eq`, or from `from` up to, but not including, `to`, in the order of the
         values."""
-        index = _index_in_path(request, indexes)
+        index = _of_caller(_index_in_path(request, indexes), request, indexes)
         values = parse_parameters(request, MANY_OPTIONS, *_VALUES, *_PAGE)
         bounds = _bounds(index, values, "rows")
         return await _row_request(reads, request, values, index, bounds).respond()
@@ -78,7 +79,7 @@ def routes(node: Node, reads: Reads, indexes: RowIndexes) -> APIRouter:
     )
     async def index_groups(request: Request) -> Response:
         """Return the distinct values of an index, each with its number of rows, in the order of the values."""
-        index = _index_in_path(request, indexes)
+        index = _of_caller(_index_in_path(request, indexes), request, indexes)
         values = parse_parameters(request, MANY_OPTIONS, *_GROUP_PAGE)
         bounds = _bounds(index, values, "values")
         node.read_admission.require_slot_for_long_read()
@@ -91,9 +92,8 @@ def routes(node: Node, reads: Reads, indexes: RowIndexes) -> APIRouter:
     )
     async def count_index(request: Request) -> Response:
         """Return the number of rows whose indexed value is `eq`, or from `from` up to, but not including, `to`."""
-        index = _index_in_path(request, indexes)
+        index = _of_caller(_index_in_path(request, indexes), request, indexes)
         values = parse_parameters(request, MANY_OPTIONS, *_COUNT)
-        key_access(request).require_all_keys("the count of an index")
         negotiate(accept_header(request), (JSON,))
         where = parse_row_selection(values).where
         bounds = _bounds(index, values, "values" if where is None else "rows")
@@ -120,9 +120,8 @@ def routes(node: Node, reads: Reads, indexes: RowIndexes) -> APIRouter:
     async def top_rows(request: Request) -> Response:
         """Return the rows with the greatest values of an index, the greatest one first."""
         values = parse_parameters(request, MANY_OPTIONS, *_TOP)
-        key_access(request).require_all_keys("a list of the greatest values")
         negotiate(accept_header(request), (JSON,))
-        index = _index_of_parameter(indexes, single(values, "by"))
+        index = _of_caller(_index_of_parameter(indexes, single(values, "by")), request, indexes)
         count = whole_number(values, "k", 1, TOP_MAX) or _TOP_ROWS
         greatest = choice(values, "order", ("desc", "asc")) == "desc"
         bounds = Bounds(*_range_of(index), greatest, index="rows")
@@ -130,7 +129,7 @@ def routes(node: Node, reads: Reads, indexes: RowIndexes) -> APIRouter:
         partial, reservation = allows_partial(values), answer_reservation(request)
         selection = parse_row_selection(values)
         where, render = selection.where, selection.render(node.render)
-        if where is not None or count > BATCH_ROWS:
+        if where is not None or count > BATCH_ROWS or isinstance(index, PrefixedIndexReader):
             node.read_admission.require_slot_for_long_read()
 
         async def read(covered: Coverage) -> Page:
@@ -158,6 +157,9 @@ def _row_request(
     reads: Reads, request: Request, values: Parameters, index: IndexReader, bounds: Bounds
 ) -> RowRequest:
     scope = f"index {index.spec.name} {bounds.index} {bounds.start!r} {bounds.stop!r}"
+    if isinstance(index, PrefixedIndexReader):
+        scope += f" of {index.prefixes!r}"
+        reads.node.read_admission.require_slot_for_long_read()
     return RowRequest(reads, request, values, bounds, scope, index=index)
 
 
@@ -177,6 +179,15 @@ def _index_of_parameter(indexes: RowIndexes, name: str | None) -> IndexReader:
         problem = "is missing" if name is None else f"{shown(name)} is no index of this view"
         raise invalid("by", problem, f"There are {', '.join(indexes.names)}")
     return _reader(indexes, name)
+
+
+def _of_caller(index: IndexReader, request: Request, indexes: RowIndexes) -> IndexReader:
+    """Return the index with the rows that the caller may read."""
+    access = key_access(request)
+    access.applied = True
+    if not access.limited:
+        return index
+    return PrefixedIndexReader(index.spec, index.number, indexes, access.prefixes)
 
 
 def _reader(indexes: RowIndexes, name: str) -> IndexReader:

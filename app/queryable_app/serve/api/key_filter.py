@@ -1,15 +1,17 @@
 """Serve `GET /v1/filter`: a filter of all keys, with which a client knows of most absent keys without a request.
 
 Strategy: the keys are read in order, as for a scan, and sent as segments of some thousand keys, so memory does not grow with the
-number of keys. A filter must not lack a key: a replica that is still being built has no part in it.
+number of keys. A filter must not lack a key: a replica that is still being built has no part in it. That of a caller with key
+prefixes has the keys with these prefixes, and names them, since it knows nothing of other keys.
 """
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from time import time_ns
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -24,6 +26,7 @@ from queryable_app.serve.node import Node
 from queryable_app.serve.reads.coverage import Coverage, coverage
 from queryable_app.serve.reads.covered_reads import covered_rows
 from queryable_app.serve.reads.point import Reads
+from queryable_app.serve.reads.prefixed_index import in_turn
 from queryable_app.serve.reads.replica_progress import positions_of
 from queryable_app.serve.reads.scans import Batches, Bounds, live_rows
 from queryable_app.wire.http_text import BYTES, negotiate, single, whole_number
@@ -48,7 +51,8 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     async def key_filter(request: Request) -> Response:
         """Return a filter of the keys of all partitions, or of one: docs/queries.md describes its form."""
         values = parse_parameters(request, POINT_OPTIONS, *_PARAMETERS)
-        key_access(request).require_all_keys("a filter")
+        access = key_access(request)
+        access.applied = True
         negotiate(accept_header(request), (BYTES,))
         rate = _rate(single(values, "rate"))
         partition = whole_number(values, "partition", 0, reads.replicas.partitions - 1)
@@ -57,12 +61,17 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         node.read_admission.require_slot_for_long_read()
         covered = await coverage(reads, partitions, options, deadline, None)
         _require_whole(reads, covered, partitions)
-        rows = covered_rows(reads, covered, Bounds(), deadline, None, None)
-        about = {
+        rows = in_turn(
+            covered_rows(reads, covered, Bounds.of_prefix(prefix), deadline, None, None)
+            for prefix in access.prefixes
+        )
+        about: dict[str, Any] = {
             "positions": positions_of(covered.progress),
             "keyFormat": node.codec.format,
             "applicationId": node.settings.application_id,
         }
+        if access.limited:
+            about["prefixes"] = [b64encode(prefix).decode() for prefix in access.prefixes]
         return RowStream(_segments(rows, rate, encode_head(rate, about)), covered.headers, BYTES)
 
     return router

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from queryable_app.aggregates.window_keys import group_prefix
 from queryable_app.serve.api.access import KeyAccess
+from queryable_app.serve.reads.prefixed_index import part_with_prefix
 from queryable_app.serve.reads.scans import Bounds
 
 
@@ -19,19 +20,7 @@ def restricted(bounds: Bounds, access: KeyAccess, of_windows: bool = False) -> B
     parts = {
         prefix: part
         for prefix in access.prefixes
-        if (part := _intersection(bounds, group_prefix(prefix) if of_windows else prefix)) is not None
+        if (part := part_with_prefix(bounds, group_prefix(prefix) if of_windows else prefix)) is not None
     }
     prefix = access.one_of_prefixes(parts)
     return replace(bounds, start=b"", stop=b"") if prefix is None else parts[prefix]
-
-
-def _intersection(bounds: Bounds, prefix: bytes) -> Bounds | None:
-    """Return the part of a range with the prefix, or None if there is none."""
-    allowed = Bounds.of_prefix(prefix)
-    assert allowed.start is not None
-    start = allowed.start if bounds.start is None else max(bounds.start, allowed.start)
-    stops = [stop for stop in (bounds.stop, allowed.stop) if stop is not None]
-    stop = min(stops, default=None)
-    if stop is not None and stop <= start:
-        return None
-    return replace(bounds, start=start, stop=stop)

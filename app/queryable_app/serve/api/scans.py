@@ -167,9 +167,8 @@ class RowRequest:
     def _restricted(self, bounds: Bounds, scope: str) -> tuple[Bounds, str]:
         """Return the range that the caller may read, and a scope in which only the same caller's cursors count."""
         access = key_access(self._request)
-        if self._index is not None:
-            access.require_all_keys("a page of an index")
-        elif access.limited:
+        # A page of an index is restricted by its reader.
+        if self._index is None and access.limited:
             return restricted(bounds, access, self._timed is not None), f"{scope} of {access.prefixes!r}"
         return bounds, scope
 

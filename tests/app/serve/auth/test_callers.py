@@ -297,16 +297,6 @@ def test_multi_get_with_a_foreign_key_is_refused(http: httpx.Client) -> None:
     assert "bob" not in answer.text
 
 
-@pytest.mark.parametrize(
-    "path", ["/v1/filter", "/v1/index/by-n/groups", "/v1/index/by-n/count", "/v1/top?by=by-n"]
-)
-def test_answers_made_of_all_keys_are_refused(http: httpx.Client, path: str) -> None:
-    """What cannot be restricted to a prefix is refused with a sentence to a caller that has one."""
-    answer = http.get(path, headers=bearer(**USER))
-    assert (answer.status_code, answer.json()["reason"]) == (403, "forbidden")
-    assert "all keys" in answer.json()["detail"]
-
-
 def test_feed_shows_the_callers_prefix(http: httpx.Client) -> None:
     """The change feed of a caller has the changes of its prefix, also with the position of another caller."""
     headers = bearer(**USER) | {"accept": "application/x-ndjson"}
