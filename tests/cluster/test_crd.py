@@ -54,7 +54,6 @@ JWKS: Mapping[str, Any] = {"jwksUrl": "https://a", "issuer": "b", "audience": "c
 # Each rule by a part of its message, with what breaks it.
 RULES: list[tuple[str, dict[str, Any]]] = [
     ("standbyReplicas must be smaller than replicas", {"replicas": 2, "standbyReplicas": 2}),
-    ("give either schema or schemaFrom", {"value": {"schema": "a INT", "schemaFrom": {"inline": "x"}}}),
     ("schema is for the json format", {"value": {"format": "string", "schema": "a INT"}}),
     ("avro and protobuf values need schemaFrom", {"value": {"format": "avro"}}),
     ("give registryUrl, inline or configMapRef", {"value": {"format": "avro", "schemaFrom": {}}}),

@@ -169,6 +169,11 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
             "spec.read.ingest: a view of protobuf values takes no writes in this version; "
             "leave the field out, and write with your producer"
         )
+    if parsed.read.ingest and value_format == "json" and parsed.schema_source is not None:
+        raise SpecError(
+            "spec.read.ingest: a view of values with a JSON Schema takes no writes in this version, since a node checks a "
+            "value only when it reads the topic; leave the field out, and write with your producer"
+        )
     if parsed.read.ingest and parsed.schema_source is not None and parsed.schema_source.registry_url:
         raise SpecError(
             "spec.read.ingest: a view whose schemas are in a registry takes no writes in this version, since a record "

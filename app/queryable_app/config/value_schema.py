@@ -1,8 +1,9 @@
-"""Parse `spec.value.schemaFrom`: where the schema of Avro or Protobuf values comes from."""
+"""Parse `spec.value.schemaFrom`: where the schema of Avro, Protobuf or JSON values comes from."""
 
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,13 +21,14 @@ TOKEN: Final = f"{REGISTRY_SETTINGS}bearer.auth.token"
 _TEXT_CHARACTERS_MAX: Final = 65_536  # as in the CRD; a ConfigMap may hold more
 _PATH: Final = "spec.value.schemaFrom"
 _MESSAGE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
-SchemaFormat = Literal["avro", "protobuf"]
+SchemaFormat = Literal["avro", "protobuf", "json"]
+_FORMATS: Final[Mapping[str, SchemaFormat]] = {"avro": "avro", "protobuf": "protobuf", "json": "json"}
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaSource:
     text: str = ""
-    """The schema that records are read as. Empty: each record is read as it was written."""
+    """The schema that records are read as, and JSON values are checked against. Empty: each record has its own."""
 
     registry_url: str = ""
     """The registry of the schemas that records were written with. Empty: they were written with `text`."""
@@ -39,15 +41,16 @@ class SchemaSource:
 def parse_schema_source(value: Mapping[str, Any], format: str) -> SchemaSource | None:
     """Return where the schema comes from; None for a format without one."""
     given = value.get("schemaFrom")
-    known: SchemaFormat | None = "avro" if format == "avro" else "protobuf" if format == "protobuf" else None
+    known = _FORMATS.get(format)
     if known is None:
         if given:
             raise SpecError(
-                f"{_PATH}: only avro and protobuf values have one in this version, and spec.value.format is {format!r}; "
-                "describe JSON values with spec.value.schema"
+                f"{_PATH}: only avro, protobuf and json values have one, and spec.value.format is {format!r}; leave it out"
             )
         return None
     if not given:
+        if format == "json":
+            return None
         raise SpecError(f"{_PATH}: {format} values need one; give inline, configMapRef or registryUrl")
     if reference := given.get("configMapRef"):  # the operator puts the text into its place
         raise SpecError(
@@ -61,9 +64,11 @@ def parse_schema_source(value: Mapping[str, Any], format: str) -> SchemaSource |
         _check_length(text)
         if format == "avro":  # a .proto text is read by a library of the JVM
             _check_avro_text(text)
+        if format == "json":
+            _check_json_text(text)
     if url:
         _check_url(url)
-    if message and format == "avro":
+    if message and format != "protobuf":
         raise SpecError(f"{_PATH}.message: only protobuf values have one; leave the field out")
     if message and not _MESSAGE.fullmatch(message):
         raise SpecError(f"{_PATH}.message: write the full name of a message, like shop.v1.Order")
@@ -82,6 +87,18 @@ def _check_avro_text(text: str) -> None:
         parse_avro_schema(text)
     except SchemaTextError as error:
         raise SpecError(f"{_PATH}.inline: no Avro schema: {error}") from None
+
+
+def _check_json_text(text: str) -> None:
+    """Refuse what is no JSON. A library of the JVM is the judge of a JSON Schema."""
+    try:
+        schema = json.loads(text)
+    except RecursionError:
+        raise SpecError(f"{_PATH}.inline: no JSON Schema: it is nested too deeply") from None
+    except ValueError as error:
+        raise SpecError(f"{_PATH}.inline: no JSON Schema: it is not JSON: {error}") from None
+    if not isinstance(schema, dict | bool):
+        raise SpecError(f"{_PATH}.inline: no JSON Schema: it is no object")
 
 
 def _check_url(url: str) -> None:

@@ -39,7 +39,7 @@ class View:
 def decode_records(session: SparkSession, source: DataFrame, view: View) -> DataFrame:
     """Return the six columns that the user sees, and columns of our own, whose names begin with _."""
     schema = value_schema(session, view)
-    problem = java_function(session, "Problem", (view.key_format, view.value_format), "string")
+    problem = java_function(session, "Problem", (view.key_format, checked_format(view)), "string")
     headers = f.col("headers") if "headers" in source.columns else f.lit(None).cast(HEADERS_TYPE)
     decoder = value_decoder(session, view.schema_source, view.registry_config)
     json, format = "value", view.value_format
@@ -60,7 +60,7 @@ def decode_records(session: SparkSession, source: DataFrame, view: View) -> Data
         _undecodable(problem(f.col("key"), f.col("value")), decoder is not None).alias("_undecodable"),
         _parsed(json, schema).alias("_parsed"),
     )
-    said = "schema" if decoder is None else "schemaFrom"
+    said = "schemaFrom" if decoder is not None and view.value_schema is None else "schema"
     mismatch = f.when(f.col("_parsed._corrupt").isNotNull(), f"value: not as spec.value.{said} has it")
     checked = raw.withColumn(
         "_problem", f.coalesce("_undecodable", mismatch) if schema else f.col("_undecodable")
@@ -85,6 +85,11 @@ def decode_records(session: SparkSession, source: DataFrame, view: View) -> Data
     )
 
 
+def checked_format(view: View) -> str:
+    """Return the format that the bytes of values are checked for. The decoder checks those that have a schema."""
+    return view.value_format if view.schema_source is None else "bytes"
+
+
 def _undecodable(problem: Column, decoded: bool) -> Column:
     return f.coalesce(problem, f.col("_made.problem")) if decoded else problem
 
@@ -104,7 +109,7 @@ def _typed(session: SparkSession, name: str, format: str) -> Column:
 
 def value_schema(session: SparkSession, view: View) -> StructType | None:
     """Return the columns of values, which the view's SQL reads as `value.name`."""
-    if view.schema_source is not None:
+    if view.schema_source is not None and view.schema_source.format != "json":
         return columns_of(session, view.schema_source)
     if view.value_schema is None:
         return None

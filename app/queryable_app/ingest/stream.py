@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from queryable_app.config.topic_spec import IngestMode, TopicSpec
-from queryable_app.ingest.decoded_records import View
+from queryable_app.ingest.decoded_records import View, checked_format
 from queryable_app.ingest.kafka_admin import WITHOUT_METRICS
 from queryable_app.ingest.transform import Projection, project
 from queryable_app.ingest.value_decoders import value_decoder
@@ -93,7 +93,7 @@ def row_writer(session: SparkSession, start: QueryStart, projection: Projection)
         start.generation,
         start.partitions,
         key_format,
-        "bytes" if spec.source_topic else spec.value_format,
+        checked_format(view_of(spec)),
         spec.ttl_ms or 0,
         bool(spec.sql or projection.inputs),
         contribution,

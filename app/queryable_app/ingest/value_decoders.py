@@ -45,6 +45,7 @@ _LOGICAL: Final[dict[str, DataType]] = {
     "time-millis": StringType(),
     "time-micros": StringType(),
 }
+_NAMES: Final = {"avro": "Avro schema", "protobuf": "Protobuf schema", "json": "JSON Schema"}
 _DECIMAL_DIGITS_MAX: Final = 38  # of Spark
 
 
@@ -65,6 +66,8 @@ def value_decoder(session: SparkSession, source: SchemaSource | None, registry: 
     ours = jvm.io.queryabletopics
     if source.format == "protobuf":
         decoder = ours.ProtobufDecoder(source.text or None, source.message, registry_)
+    elif source.format == "json":
+        decoder = ours.JsonSchemaDecoder(source.text or None, registry_)
     else:
         decoder = ours.AvroDecoder(source.text or None, registry_)
     try:
@@ -72,8 +75,7 @@ def value_decoder(session: SparkSession, source: SchemaSource | None, registry: 
     except Py4JJavaError as error:
         cause: Any = error.java_exception
         reason = cause.getMessage() or cause.getClass().getSimpleName()
-        name = "Protobuf" if source.format == "protobuf" else "Avro"
-        raise SchemaError(f"spec.value.schemaFrom.inline: no {name} schema: {reason}") from None
+        raise SchemaError(f"spec.value.schemaFrom.inline: no {_NAMES[source.format]}: {reason}") from None
     return decoder
 
 

@@ -65,16 +65,19 @@ _CONNECTOR: Final = JarSet(
     transitive=False,
 )
 
-# What reads values that have a schema. Wire parses .proto text; it names two libraries more, which write Java and Kotlin.
+# What reads values that have a schema. Wire parses .proto text; it names two libraries more, which write Java and Kotlin. The
+# validator of JSON Schema is of the line that uses Jackson 2, which pyspark has; it reads dates with itu.
 _FORMATS: Final = JarSet(
-    "value-formats-1",
-    "the libraries of Protobuf values (5 MB)",
+    "value-formats-2",
+    "the libraries of values that have a schema (6 MB)",
     (
         Jar("com.google.protobuf", "protobuf-java", "4.33.1"),
         Jar("com.squareup.wire", "wire-schema-jvm", "7.1.2"),
         Jar("com.squareup.wire", "wire-runtime-jvm", "7.1.2"),
         Jar("com.squareup.okio", "okio-jvm", "3.18.2"),
         Jar("org.jetbrains.kotlin", "kotlin-stdlib", "2.0.21"),
+        Jar("com.networknt", "json-schema-validator", "2.0.8"),
+        Jar("com.ethlo.time", "itu", "1.14.0"),
     ),
     transitive=False,
 )

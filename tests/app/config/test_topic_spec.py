@@ -110,7 +110,13 @@ REGISTRY = {"format": "avro", "schemaFrom": {"registryUrl": "https://registry:80
         ),
         ({"value": PROTOBUF, "read": {"ingest": True}}, "spec.read.ingest"),
         ({"value": {"format": "string", "schema": "a INT"}}, "spec.value.schema"),
-        ({"value": {"schemaFrom": {"inline": "{}"}}}, "spec.value.schemaFrom"),
+        ({"value": {"format": "string", "schemaFrom": {"inline": "{}"}}}, "spec.value.schemaFrom"),
+        *(
+            ({"value": {"schemaFrom": {"inline": text}}}, "spec.value.schemaFrom.inline")
+            for text in ("{", "[]", '"string"', "[" * 30_000, " " * 65_537)
+        ),
+        ({"value": {"schemaFrom": {"inline": "{}", "message": "a"}}}, "spec.value.schemaFrom.message"),
+        ({"value": {"schemaFrom": {"inline": "{}"}}, "read": {"ingest": True}}, "spec.read.ingest"),
         ({"value": {"format": "avro"}}, "spec.value.schemaFrom"),
         ({"value": {"format": "avro", "schema": "a INT"}}, "spec.value.schema"),
         ({"value": {"format": "avro", "schemaFrom": {"inline": "{}"}}}, "spec.value.schemaFrom.inline"),

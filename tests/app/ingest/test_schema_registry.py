@@ -153,6 +153,57 @@ def test_protobuf_records_that_the_registry_contradicts_are_bad(
         assert (name, message.startswith(reason)) == ("Undecodable", True), message
 
 
+def checked(spark: SparkSession, registry: Registry, text: str = "") -> Any:
+    return value_decoder(spark, SchemaSource(text, registry.url, "json"), {})
+
+
+def test_json_records_are_checked_against_their_own_schema(spark: SparkSession, registry: Registry) -> None:
+    """The document behind the id is stored as it is, if it fits the schema of that id."""
+    of = checked(spark, registry)
+    first = registry.register("n", {"required": ["a"]}, type_="JSON")
+    second = registry.register("n", {"required": ["b"]}, type_="JSON")
+    for _ in range(2):
+        assert bytes(of.decode(framed(first, b' {"a":1.0}'))) == b' {"a":1.0}'
+        assert failure(of, framed(second, b'{"a":1}')) == ("Undecodable", "required property 'b' not found")
+    assert failure(of, b'{"a":1}')[1].startswith("it does not begin with a zero byte and the id of a schema")
+    assert failure(of, framed(first, b""))[1] == "empty, which is not JSON"
+    avro = registry.register("avro", V1)
+    said = f"schema {avro} of the registry is of the type AVRO, and not JSON"
+    assert failure(of, framed(avro, b"{}")) == ("Undecodable", said)
+    assert registry.requests == [f"/schemas/ids/{id_}" for id_ in (first, second, avro)]
+
+
+def test_json_schema_of_the_resource_checks_every_record(spark: SparkSession, registry: Registry) -> None:
+    """With a schema in the resource, the id of a record is passed over, and the registry is not asked."""
+    of = checked(spark, registry, '{"required": ["b"]}')
+    assert bytes(of.decode(framed(77, b'{"b":1}'))) == b'{"b":1}'
+    assert failure(of, framed(77, b"{}")) == ("Undecodable", "required property 'b' not found")
+    assert registry.requests == []
+
+
+def test_json_schema_refers_to_others_of_the_registry(spark: SparkSession, registry: Registry) -> None:
+    """A $ref is resolved among the references, by its text or relative to the schema's own $id; nothing else is fetched."""
+    of = checked(spark, registry)
+    registry.register("zip", {"type": "string", "maxLength": 5}, type_="JSON")
+    registry.register(
+        "city", {"properties": {"zip": {"$ref": "zip.json"}}}, [("zip.json", "zip", 1)], type_="JSON"
+    )
+    city = ("city.json", "city", 1)
+    user = {"properties": {"home": {"$ref": "city.json"}, "work": {"$ref": "city.json#/properties/zip"}}}
+    for schema in (user, {**user, "$id": "https://example.com/schemas/user.json"}):
+        id_ = registry.register("user", schema, [city], type_="JSON")
+        assert of.decode(framed(id_, b'{"home":{"zip":"53111"},"work":"5"}'))
+        wrong = failure(of, framed(id_, b'{"home":{"zip":"5311100"}}'))
+        assert wrong == ("Undecodable", "at /home/zip: must be at most 5 characters long")
+        assert failure(of, framed(id_, b'{"work":7}'))[1] == "at /work: integer found, string expected"
+    alone = registry.register("alone", {"$ref": f"{registry.url}/schemas/ids/1"}, type_="JSON")
+    asked = len(registry.requests)
+    for _ in range(2):
+        name, said = failure(of, framed(alone, b"{}"))
+        assert (name, "which is not there; nothing is fetched" in said) == ("Undecodable", True)
+    assert registry.requests[asked:] == [f"/schemas/ids/{alone}"]
+
+
 def test_unknown_schema_and_wrong_frame_are_bad_records(spark: SparkSession, registry: Registry) -> None:
     """An id that the registry does not have, a schema of another type and bytes without an id are faults of the record."""
     of = decoder(spark, registry)

@@ -112,7 +112,7 @@ public final class Checks {
     return null;
   }
 
-  private static String jsonProblem(byte[] data) {
+  static String jsonProblem(byte[] data) {
     if (PlainJson.accepts(data)) {
       return null;
     }
@@ -160,7 +160,7 @@ public final class Checks {
     return JSON.createParser(json, 0, json.length);
   }
 
-  private static JsonFactory jsonFactory() {
+  static JsonFactory jsonFactory() {
     JsonFactory factory = new JsonFactory();
     // Field names of records are data: interning them is a leak, and many equal hashes are no attack.
     factory.disable(JsonFactory.Feature.INTERN_FIELD_NAMES);

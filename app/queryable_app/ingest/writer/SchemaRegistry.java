@@ -66,7 +66,13 @@ public final class SchemaRegistry implements Serializable {
     return (Descriptors.FileDescriptor) known(id, "PROTOBUF");
   }
 
-  /** Return the schema of an id as the library of its type has it. */
+  /** Return a schema that is not shared with other threads. Throws IllegalArgumentException if it cannot be used. */
+  JsonSchema json(int id) throws IOException {
+    Object[] texts = (Object[]) known(id, "JSON");
+    return new JsonSchema((String) texts[0], (Map) texts[1]);
+  }
+
+  /** Return the schema of an id as the library of its type has it; a JSON Schema as its text and those it refers to. */
   private Object known(int id, String type) throws IOException {
     String key = url + "#" + type + "#" + id;
     Object known = KNOWN.get(key);
@@ -78,7 +84,8 @@ public final class SchemaRegistry implements Serializable {
     try {
       addReferences(answer, references, new HashMap());
       String text = member(answer, "schema").asText();
-      known = type.equals("AVRO") ? (Object) parsedAvro(text, references) : ProtobufFiles.texts(text, references).get(0);
+      known = type.equals("JSON") ? new Object[] {text, references}
+          : type.equals("AVRO") ? (Object) parsedAvro(text, references) : ProtobufFiles.texts(text, references).get(0);
     } catch (RuntimeException e) { // Avro's parser has others than its own
       throw new Undecodable("schema " + id + " of the registry cannot be read: " + e.getMessage());
     } catch (StackOverflowError e) {
