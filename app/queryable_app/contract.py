@@ -65,6 +65,8 @@ class ObservedTopic:
     earliest: Mapping[int, int]
     latest: Mapping[int, int]
     """End offsets for readers of committed records."""
+    compacted: bool = True
+    """Whether the topic is compacted, or may be. It is looked up for views with history."""
 
 
 class SettingsError(Exception):

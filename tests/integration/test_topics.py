@@ -170,7 +170,8 @@ def test_deleted_offsets_follow_on_data_loss(kafka: Any, tmp_path: Path, policy:
 
 
 def test_only_committed_records_of_transactions_are_read(kafka: Any, tmp_path: Path) -> None:
-    """Aborted and open transactions are invisible, and markers at the end offset cause no lag."""
+    """Aborted and open transactions are invisible, and markers at the end offset cause no lag. A view with history answers what
+    was before them, until the topic is compacted."""
     topics.create(kafka.bootstrap, "tx", 2)
     client = topics.producer(kafka.bootstrap, **{"transactional.id": "tx-test"})
     client.init_transactions(20)
@@ -186,8 +187,9 @@ def test_only_committed_records_of_transactions_are_read(kafka: Any, tmp_path: P
             client.abort_transaction(20)
 
     transaction(range(50), commit=True)
+    first = ",".join(f"{p}:{end}" for p, end in topics.ends(kafka.bootstrap, "tx").items())
     transaction(range(100), commit=False)
-    with running(resource("tx", kafka.bootstrap), tmp_path) as system:
+    with running(resource("tx", kafka.bootstrap, view={"kind": "history"}), tmp_path) as system:
         assert {i["key"]: i["value"] for i in system.items()} == {f"key-{n}": True for n in range(50)}
         system.at_end(topics.ends(kafka.bootstrap, "tx"))
 
@@ -206,6 +208,17 @@ def test_only_committed_records_of_transactions_are_read(kafka: Any, tmp_path: P
         )
         system.at_end(topics.ends(kafka.bootstrap, "tx"))
         assert all(p["lagRecords"] == 0 for p in system.status()["partitions"])
+
+        assert {i["key"] for i in system.items(f"/v1/scan?as-of={first}")} == {f"key-{n}" for n in range(50)}
+        topics.configure(kafka.bootstrap, "tx", {"cleanup.policy": "compact"})
+        eventually(
+            "the past is refused",
+            lambda: (
+                (answer := system.get(f"/v1/scan?as-of={first}")).status_code == 410
+                and answer.json()["reason"] == "not_retained"
+            ),
+            60,
+        )
 
 
 def test_compacted_topic_with_gaps_is_read(kafka: Any, tmp_path: Path) -> None:

@@ -49,7 +49,15 @@ class Control:
             name: {str(partition): offset for partition, offset in which.items()}
             for name, which in (("earliest", topic.earliest), ("latest", topic.latest))
         }
-        self._send({"type": "topic", "id": topic.id, "partitions": topic.partitions, **offsets})
+        self._send(
+            {
+                "type": "topic",
+                "id": topic.id,
+                "partitions": topic.partitions,
+                "compacted": topic.compacted,
+                **offsets,
+            }
+        )
 
     def send_state(self, state: str, mode: str, detail: str, starts: int, reason: str = "") -> None:
         """Send the state; `reason` names a permanent failure."""

@@ -19,6 +19,8 @@ WITHOUT_METRICS: Final = {"auto.include.jmx.reporter": "false", "enable.metrics.
 
 _MISSING: Final = "UnknownTopicOrPartitionException"
 _EXISTS: Final = "TopicExistsException"
+_UNSAID: Final = ("TopicAuthorizationException", _MISSING)
+_CLEANUP_POLICY: Final = "cleanup.policy"
 
 
 class KafkaAdmin:
@@ -63,6 +65,21 @@ class KafkaAdmin:
         except Py4JJavaError as error:
             raise KafkaUnavailable(_reason(_cause(error))) from error
         return ObservedTopic(id, count, earliest, latest)
+
+    def is_compacted(self, topic: str) -> bool:
+        """Return whether the brokers compact the topic; also True if they do not say."""
+        kafka = self._jvm.org.apache.kafka.common
+        resource = kafka.config.ConfigResource(kafka.config.ConfigResource.Type.TOPIC, topic)
+        resources = self._jvm.java.util.ArrayList()
+        resources.add(resource)
+        try:
+            described = self._get(self._client.describeConfigs(resources).all()).get(resource)
+        except Py4JJavaError as error:
+            if _cause(error).getClass().getSimpleName() in _UNSAID:
+                return True
+            raise KafkaUnavailable(_reason(_cause(error))) from error
+        policy = described.get(_CLEANUP_POLICY)
+        return policy is None or policy.value() is None or "compact" in policy.value().split(",")
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
         """Create a topic with the brokers' default replication. An existing topic stays as it is."""

@@ -12,6 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -78,8 +79,8 @@ class Supervisor:
         self._state = ("", "")
         self._topic = spec.topic
         self._wanted: tuple[int, ...] | None = None
-        self._announced_topic: tuple[str, int] | None = (
-            None  # the topic's id and partitions, as last sent to serve
+        self._announced_topic: tuple[str, int, bool] | None = (
+            None  # the topic's id, partitions and compaction, as last sent to serve
         )
         self._next_check_at = 0.0
         self._restart_pending = (
@@ -151,9 +152,10 @@ class Supervisor:
         try:
             if self._admin is None:
                 self._admin = KafkaAdmin(self._session._jvm, self._bootstrap_servers, self._spec.kafka_config)
+            compacted = self._spec.history is None or self._admin.is_compacted(self._topic)
             known = (
                 self._announced_topic is not None
-                and self._admin.identity(self._topic) == self._announced_topic
+                and (*(self._admin.identity(self._topic) or ()), compacted) == self._announced_topic
             )
             seen = None if known else self._admin.describe(self._topic, wanted)
         except KafkaUnavailable as error:
@@ -171,7 +173,7 @@ class Supervisor:
         elif seen is None:
             self._lose_topic(control)
         else:
-            self._announce_topic(control, seen)
+            self._announce_topic(control, replace(seen, compacted=compacted))
 
     def _lose_topic(self, control: Control) -> None:
         self._stop()
@@ -188,7 +190,7 @@ class Supervisor:
         """
         if self._announced_topic is not None:
             event("topic-changed", topic=self._topic, id=seen.id, partitions=seen.partitions)
-        self._announced_topic = (seen.id, seen.partitions)
+        self._announced_topic = (seen.id, seen.partitions, seen.compacted)
         self._restart_pending = True
         control.send_topic(seen)
 

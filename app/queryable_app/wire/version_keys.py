@@ -36,7 +36,7 @@ _OFFSET: Final = struct.Struct(">Q")
 _TIME: Final = struct.Struct(">q")
 _VERSION: Final = struct.Struct(">qB")
 _INVERT: Final = (1 << 64) - 1
-_STATE: Final = struct.Struct(">6q")
+_STATE: Final = struct.Struct(">7q")
 
 
 def group_of(disk_key: bytes) -> bytes:
@@ -132,17 +132,19 @@ class HistoryState(NamedTuple):
     gap_ms: int = NO_CLOCK_MS
     marked_ms: int = NO_CLOCK_MS
     """The clock at the last mark."""
+    harmless_gaps: int = 0
+    """1: records did not arrive while the topic was not compacted, so the gaps were those of transactions."""
 
     def encode(self) -> bytes:
         return _STATE.pack(*self)
 
     @staticmethod
     def decode(raw: bytes) -> HistoryState:
-        return HistoryState._make(_STATE.unpack(raw))
+        return HistoryState._make(_STATE.unpack(raw.ljust(_STATE.size, b"\0")))  # older states end earlier
 
-    def floor(self, gaps_count: bool) -> tuple[int, int]:
-        """Return the first position and the first time that can be answered. `gaps_count` says that the topic is compacted, or
-        may be."""
-        if not gaps_count or self.gap_position < 0:
+    @property
+    def floor(self) -> tuple[int, int]:
+        """Return the first position and the first time that can be answered."""
+        if self.gap_position < 0:
             return self.floor_position, self.floor_ms
         return max(self.floor_position, self.gap_position), max(self.floor_ms, self.gap_ms)

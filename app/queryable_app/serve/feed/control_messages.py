@@ -28,6 +28,7 @@ def observed_topic(message: Mapping[str, Any]) -> ObservedTopic:
         field(message, "partitions", count),
         field(message, "earliest", offsets),
         field(message, "latest", offsets),
+        message.get("compacted") is not False,
     )
 
 

@@ -31,6 +31,7 @@ def check_topic(replica: Replica, topic: ObservedTopic, streaming: bool, on_data
         replica.rebuild()
     if replica.writable and replica.store.identity.topic_id != topic.id:
         replica.write(lambda store: store.set_topic_id(topic.id))
+    replica.note_compaction(topic.compacted)
 
 
 def data_loss_reason(position: int, topic_id: str, partition: int, topic: ObservedTopic) -> str | None:

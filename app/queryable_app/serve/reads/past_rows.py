@@ -65,7 +65,7 @@ def is_settled(replica: Replica, as_of: AsOf, now_ms: int) -> bool:
 def refusal_as_of(replica: Replica, as_of: AsOf, now_ms: int, has_end: bool) -> Failure | None:
     """Return why a fresh replica may not answer for a moment, or None. `has_end` says that it has the end of the log."""
     position = as_of.positions.get(replica.partition)
-    refusal = history_of(replica).refusal(as_of.time_ms, position, replica.gaps_may_hide)
+    refusal = history_of(replica).refusal(as_of.time_ms, position)
     if refusal is not None:
         return refusal
     if position is not None and next_offset(replica) < position:
@@ -92,7 +92,7 @@ def rows_as_of(
     """Iterate over the rows of `[start, stop)` as they were, and some without content between them."""
     history, position = history_of(replica), as_of.positions.get(replica.partition)
     # The sweeper may have moved the floor since the replica was chosen. From here on the iterator keeps what it will see.
-    refusal = history.refusal(as_of.time_ms, position, replica.gaps_may_hide)
+    refusal = history.refusal(as_of.time_ms, position)
     if refusal is not None:
         raise refusal
     for key, stored in history.rows_as_of(replica.store, start, stop, reverse, as_of.time_ms, position):
@@ -106,7 +106,7 @@ def versions(
     history, store, group = history_of(replica), replica.store, wanted.group
     if wanted.first is not None:
         position = wanted.first.positions.get(replica.partition)
-        refusal = history.refusal(wanted.first.time_ms, position, replica.gaps_may_hide)
+        refusal = history.refusal(wanted.first.time_ms, position)
         if refusal is not None:
             raise refusal
     with store.version_cursor() as cursor:

@@ -56,6 +56,7 @@ class HistoryFamily:
             self.state = HistoryState(floor_position=state.position, floor_ms=max(0, state.last_timestamp_ms))
         self.gap_at_ms = monotonic_ms()
         """When the last gap was met, at the latest."""
+        self._compacted = True  # or it may be
         self._mark_ms = max(1, spec.retention_ms // _MARKS)
 
     def stage(
@@ -91,8 +92,11 @@ class HistoryFamily:
                 floor_ms = first_ms if first >= 0 else after.last_timestamp_ms
                 state = state._replace(floor_position=start, floor_ms=floor_ms)
         if after.position - start != _records(after) - _records(before):
-            state = state._replace(gap_position=PENDING)
-            self.gap_at_ms = monotonic_ms()
+            if self._compacted:
+                state = state._replace(gap_position=PENDING)
+                self.gap_at_ms = monotonic_ms()
+            else:
+                state = state._replace(harmless_gaps=1)
         if 0 <= old.gap_position < PENDING and before.position < old.gap_position <= after.position:
             state = state._replace(gap_ms=clock)
         if clock - old.marked_ms >= self._mark_ms and after.position > 0:
@@ -108,14 +112,24 @@ class HistoryFamily:
         gap_ms = self.state.clock_ms if position >= end_offset else OFFSET_END
         return self.state._replace(gap_position=end_offset, gap_ms=gap_ms)
 
+    def with_compaction(self, compacted: bool) -> HistoryState | None:
+        """Note whether the topic is compacted, or may be. Return the state if that changes it.
+
+        Offsets that were missing before count again, since compaction may have begun before this was known."""
+        self._compacted = compacted
+        if not (compacted and self.state.harmless_gaps):
+            return None
+        self.gap_at_ms = monotonic_ms()
+        return self.state._replace(gap_position=PENDING, harmless_gaps=0)
+
     def stage_clear(self, batch: WriteBatch) -> None:
         """Add to a batch that there are no versions."""
         batch.delete_range(keys.MARKS_FIRST, keys.END, self.handle)
         batch.delete(META_HISTORY_KEY, self._meta)
 
-    def refusal(self, time_ms: int | None, position: int | None, gaps_count: bool) -> Failure | None:
+    def refusal(self, time_ms: int | None, position: int | None) -> Failure | None:
         """Return why a moment cannot be answered, or None: it is before the floor."""
-        floor_position, floor_ms = self.state.floor(gaps_count)
+        floor_position, floor_ms = self.state.floor
         if time_ms is not None and time_ms < floor_ms:
             when = "no time yet" if floor_ms == OFFSET_END else to_iso(floor_ms)
             return self._not_retained(

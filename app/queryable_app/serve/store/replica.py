@@ -50,8 +50,6 @@ class Replica:
         """Set after a write or an opening fails, until the store is open again."""
         self.absent: str | None = None
         """Why the replica has no store at present, such as "is being copied from another node"."""
-        self.gaps_may_hide = True
-        """Whether records that do not arrive may have been removed by compaction. False: the topic is not compacted."""
         self.accepts_slices = True
         """False until the next start of the query: a query that started earlier does not read from this replica's position."""
         self.end_offset = -1
@@ -241,6 +239,13 @@ class Replica:
         self._note_end(as_of_ms, end_offset)
         if self.writable and self.store.history is not None:
             known = self.store.history.with_end_offset(end_offset, as_of_ms, self.position)
+            if known is not None:
+                self.write(lambda store: store.write_versions((), known))
+
+    def note_compaction(self, compacted: bool) -> None:
+        """Record whether the topic is compacted, or may be, before the next rows arrive."""
+        if self.writable and self.store.history is not None:
+            known = self.store.history.with_compaction(compacted)
             if known is not None:
                 self.write(lambda store: store.write_versions((), known))
 

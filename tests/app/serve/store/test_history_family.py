@@ -76,7 +76,7 @@ def rows_of_store(
 ) -> dict[bytes, bytes] | None:
     """Return the rows of a moment, or None if the store refuses the moment or a row."""
     assert store.history is not None
-    if store.history.refusal(time_ms, position, gaps_count=True) is not None:
+    if store.history.refusal(time_ms, position) is not None:
         return None
     rows: dict[bytes, bytes] = {}
     for key, stored in store.history.rows_as_of(store, None, None, reverse, time_ms, position):
@@ -178,7 +178,6 @@ def test_gap_hides_the_past_until_the_end_is_known() -> None:
 
         assert store.history.state.gap_position == PENDING
         assert rows_of_store(store, None, 6) is None
-        assert store.history.refusal(None, 1, gaps_count=False) is None
 
         known = store.history.with_end_offset(8, store.history.gap_at_ms + 1, 6)
         assert known is not None
@@ -199,6 +198,44 @@ def test_end_offset_from_before_a_gap_ends_nothing() -> None:
         assert store.history is not None
 
         assert store.history.with_end_offset(8, store.history.gap_at_ms, 6) is None
+
+
+def test_gaps_of_a_topic_without_compaction_hide_nothing_until_it_is_compacted(tmp_path: Path) -> None:
+    """Missing offsets are those of transactions while the topic is not compacted. Once it may be, they count from then on, also
+    in a store that was opened again."""
+    memory = SharedMemory(8, 8)
+    store = Store.open(tmp_path, IDENTITY, memory, history=FOREVER)
+    assert store.history is not None
+    assert store.history.with_compaction(False) is None
+    apply(store, [(b"a", 1, b"1")], 0)
+    apply(store, [(b"a", 9, b"9")], 5)
+    assert rows_of_store(store, None, 1) == {b"a": b"1"}
+    assert rows_of_store(store, 8, None) == {b"a": b"1"}
+    store.close()
+
+    store = Store.open(tmp_path, IDENTITY, memory, history=FOREVER)
+    assert store.history is not None
+    try:
+        assert store.history.with_compaction(False) is None
+        assert rows_of_store(store, None, 1) == {b"a": b"1"}
+        counted = store.history.with_compaction(True)
+        assert counted is not None
+        store.write_versions((), counted)
+        assert rows_of_store(store, None, 6) is None
+        known = store.history.with_end_offset(6, store.history.gap_at_ms + 1, 6)
+        assert known is not None
+        store.write_versions((), known)
+        assert store.history.with_compaction(False) is None
+        assert rows_of_store(store, None, 1) is None
+        assert rows_of_store(store, None, 6) == {b"a": b"9"}
+    finally:
+        store.close()
+
+
+def test_state_of_a_store_without_the_last_field_is_read() -> None:
+    """A store that was written before a field of the state was there has its default."""
+    state = HistoryState(5, 4, 3, 2, 1, 6)
+    assert HistoryState.decode(state.encode()[:48]) == state
 
 
 def test_versions_and_floor_survive_a_restart(tmp_path: Path) -> None:
