@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -22,6 +22,7 @@ from queryable_app.policy.source_positions import SourcePositions
 from queryable_app.serve.store.key_sample import KeySample
 from queryable_app.serve.store.shared_memory import SharedMemory
 from queryable_app.serve.store.store_errors import StoreDamaged, StoreUnavailable
+from queryable_app.wire import change_log
 from queryable_app.wire.disk_format import Identity, ReplicaState
 
 _NAME_FILE = "ROWS"
@@ -178,7 +179,7 @@ class SimulatedStore:
 
     def rows(
         self, start: bytes | None = None, stop: bytes | None = None, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
+    ) -> Generator[tuple[bytes, bytes], None, None]:
         self._must_be_open()
         self._iterators += 1
         try:
@@ -193,9 +194,12 @@ class SimulatedStore:
         self._must_be_open()
         return [self.on_disk.entries.get(key) for key in keys]
 
-    def entries(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def entries(self, start: bytes, stop: bytes) -> Generator[tuple[bytes, bytes], None, None]:
         self._must_be_open()
         yield from sorted((k, v) for k, v in self.on_disk.entries.items() if start <= k < stop)
+
+    def has_change_log(self) -> bool:
+        return next(self.entries(change_log.FIRST, change_log.END), None) is not None
 
     def verify(self) -> None:
         self._must_be_open()

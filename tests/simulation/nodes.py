@@ -38,6 +38,7 @@ HEDGE_SHARE, HEDGE_BURST = 0.05, 1.0
 
 _TOPIC_ID = "topic-1"
 _SETTLE_SECONDS = 0.05
+_SWEEP_SECONDS = 3.0
 _START_SECONDS = (0.05, 0.4)
 _RECORDS_MIN = 20  # a replica with fewer records is streamed
 
@@ -125,7 +126,7 @@ class Machine:
 
 def background_of(node: Node) -> tuple[Background, ...]:
     """Return the background parts of a simulated node."""
-    sweeper = () if node.windows is None else (node.sweeper,)
+    sweeper = () if node.windows is None and not node.spec.changes else (node.sweeper,)
     gaps, watchdog = node._gaps, node.watchdog
     return (node.peers, node.disk_guard, node.end_offsets, gaps, watchdog, node.checkpoints, *sweeper)
 
@@ -140,6 +141,7 @@ async def run_node(machine: Machine, settings: NodeSettings, topic: Topic, seed:
     node.disk_guard._used = lambda directory: machine.disk_used_percent
     node.hydration.records_min = _RECORDS_MIN
     node.peers.hedges = HedgeBudget(HEDGE_SHARE, HEDGE_BURST)
+    node.sweeper._pass_seconds = _SWEEP_SECONDS
     config = server_config(node)
     config.load()
     machine.node = node

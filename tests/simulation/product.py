@@ -17,17 +17,22 @@ from typing import Any
 import fastapi.dependencies.models
 import pytest
 
+import queryable_app.serve.api.changes
 import queryable_app.serve.api.peer_reads
+import queryable_app.serve.feed.logged_changes
 import queryable_app.serve.kafka.end_offsets
 import queryable_app.serve.kafka.gaps
+import queryable_app.serve.node
 import queryable_app.serve.reads.covered_reads
 import queryable_app.serve.reads.peer_reads
 import queryable_app.serve.reads.scans
 import queryable_app.serve.replication.replica_builder
 import queryable_app.serve.store.replica
+import queryable_app.serve.store.replica_changes
 from queryable_app.platform import clock as platform_clock
 from queryable_app.policy import failure_detector
 from queryable_app.policy.attempts import Attempts, HedgeBudget, Step
+from queryable_app.serve.feed.logged_changes import CHANGES_RETENTION_MS
 from queryable_app.serve.store.store import Store
 from tests.simulation.disks import SimulatedStore
 from tests.simulation.topic import TopicConsumer
@@ -86,6 +91,12 @@ def _replace_disks_and_kafka(patch: pytest.MonkeyPatch, world: World) -> None:
     patch.setattr(queryable_app.serve.reads.scans, "BATCH_ROWS", 4)
     for peer_reads in (queryable_app.serve.api.peer_reads, queryable_app.serve.reads.peer_reads):
         patch.setattr(peer_reads, "ROWS_MAX", 5)
+    # Changes leave the log within a world, and a follower gets them in several portions.
+    retention_ms = world.rng("changes").choice((CHANGES_RETENTION_MS, 8_000))
+    for logging_changes in (queryable_app.serve.feed.logged_changes, queryable_app.serve.node):
+        patch.setattr(logging_changes, "CHANGES_RETENTION_MS", retention_ms)
+    patch.setattr(queryable_app.serve.store.replica_changes, "ENTRIES_MAX", 7)
+    patch.setattr(queryable_app.serve.api.changes, "_PAGE_ROWS", 20)
     patch.setattr(queryable_app.serve.reads.covered_reads, "_FIRST_ROWS_MIN", 1)
     patch.setattr(Store, "open", staticmethod(open_store))
     patch.setattr(Store, "clear", SimulatedStore.clear)  # which a replica calls by its class

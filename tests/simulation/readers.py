@@ -68,10 +68,16 @@ class Reader:
         return ReadRequest("strong")
 
     async def ask(
-        self, ordinal: int, target: str, deadline: float, method: bytes = b"GET", body: bytes = b""
+        self,
+        ordinal: int,
+        target: str,
+        deadline: float,
+        method: bytes = b"GET",
+        body: bytes = b"",
+        headers: bytes = b"",
     ) -> PeerResponse:
         client = self._http.setdefault(ordinal, PeerClient(address_of(ordinal)))
-        return await client.request(method, target.encode(), b"", body, deadline)
+        return await client.request(method, target.encode(), headers, body, deadline)
 
     def check(
         self,

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tests.simulation.change_follower import ChangeFollower
 from tests.simulation.checks import GuaranteeBroken, ReadRequest
 from tests.simulation.client_reader import ClientReader, ScanReader
 from tests.simulation.clock import TimeStandsStill
@@ -87,6 +88,9 @@ class _Run:
         if not windows:  # whose keys have no single value
             others += [ClientReader(world, "smart", writer), ScanReader(world, "scan", writer)]
             others += [UnwrittenKeyReader(world, "bait"), MultiPartitionReader(world, "many")]
+        follower = ChangeFollower(world, "follower") if "changes" in world.view.features else None
+        if follower is not None:
+            others.append(follower)
         self._begin(writer.run())
         for each in (*plain, *others):
             self._begin(each.run())
@@ -105,10 +109,13 @@ class _Run:
         self._pass(choice.uniform(*_FAULTS_SECONDS))
         world.note("all faults end")
         faults.heal()
+        world.settling = True
         self._wait("the world has converged", _HEAL_SECONDS, self._converged)
         self._pass(1.0)
         writer.stopped = True
         self._wait("all replicas are at the end", _HEAL_SECONDS, self._at_end)
+        if follower is not None:
+            self._wait("the follower has all changes", _HEAL_SECONDS, lambda: follower.at_end)
         check_replicas(world)
         self._begin(self._read_all(plain[0]))
         self._wait("everything can be read", 30.0, lambda: self._read)

@@ -24,6 +24,9 @@ from tests.support.windows import Rules
 
 Kind = Literal["latest", "aggregate", "windows", "rekeyed", "rekeyed windows", "keyed"]
 
+Feature = Literal["changes"]
+
+_FEATURES: Final[Sequence[Sequence[Feature]]] = ((), ("changes",))
 _KINDS: Final[Mapping[Kind, int]] = {
     "latest": 5,
     "aggregate": 2,
@@ -67,6 +70,10 @@ class View:
         self.rekeyed = self.kind in ("rekeyed", "rekeyed windows", "keyed")
         """Whether the view has other keys than the record keys, and so a rekey job."""
         self.windowed = self.kind in ("windows", "rekeyed windows")
+        self.features: frozenset[Feature] = frozenset()
+        """What the view has beside its rows."""
+        if self.kind == "latest":
+            self.features = frozenset(choice.choice(_FEATURES))
 
     @property
     def windows(self) -> Windows:
@@ -80,7 +87,7 @@ class View:
     def spec(self) -> dict[str, Any]:
         """Return the field `view` of the resource."""
         if self.kind == "latest":
-            return {}
+            return {"view": {"changes": "changes" in self.features}}
         if self.kind == "keyed":
             return {"view": {"keyBy": [_GROUP]}}
         if self.windowed:

@@ -91,6 +91,8 @@ class World:
         self._buried: list[Process] = []
         self._leaving_since: dict[int, float] = {}
         self.closing = False
+        self.settling = False
+        """All faults have ended, and readers pause no longer."""
         self.wanted = DesiredPlacement(tuple(address_of(o) for o in range(nodes)), replicas)
         self.placement = initial_placement(APPLICATION_ID, self.partitions, self.wanted.addresses, replicas)
         self.history = [self.placement]
@@ -98,7 +100,8 @@ class World:
         self.client = self.spawn(CLIENT)
         self.placer = ControllerProcess(self.placement, self.wanted, self._stepped)
         self.note(
-            f"world: {self.view.kind}, {nodes} nodes, {self.partitions} partitions, {replicas} replicas, "
+            f"world: {self.view.kind} {sorted(self.view.features)}, {nodes} nodes, "
+            f"{self.partitions} partitions, {replicas} replicas, "
             f"mixed={self.mixed}, compacts={self.compacts}"
         )
 

@@ -204,7 +204,9 @@ class _Feeds:
         async with self._tail.used(latest):
             feed = ChangeFeed(self._tail, self._sources, marks, wanted.partitions)
             while len(lines) < _PAGE_ROWS and not self._node.draining:
-                for each in await feed.next(time() if lines else deadline):
+                # What is in the ring is told soon; a wait that ends before would be repeated at once.
+                until = deadline if feed.caught_up else deadline + _CATCH_UP_SECONDS
+                for each in await feed.next(until):
                     lines += self._lines(each, wanted)
                 if feed.caught_up and (lines or time() >= deadline):
                     break

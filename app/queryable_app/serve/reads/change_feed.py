@@ -48,7 +48,7 @@ class ChangeFeed:
     @property
     def caught_up(self) -> bool:
         """Return whether `next` has returned all changes of the ring, up to its last one."""
-        return not self._behind() and self._number >= self._tail.next_number
+        return not self._behind() and max(self._number, self._tail.first_number) >= self._tail.next_number
 
     def _behind(self) -> list[int]:
         """Return the partitions whose next change is not in the ring."""
