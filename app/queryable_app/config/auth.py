@@ -24,6 +24,13 @@ RULES_MAX: Final = 64
 PREFIX_FORMATS: Final = ("string", "bytes")
 """The key formats whose keys have prefixes."""
 
+CERTIFICATE_CLAIM: Final = "certificate."
+"""How the names of claims begin that are of a client's certificate, and not of a token."""
+CERTIFICATE_SUBJECT: Final = f"{CERTIFICATE_CLAIM}subject"
+CERTIFICATE_COMMON_NAME: Final = f"{CERTIFICATE_CLAIM}commonName"
+CERTIFICATE_NAMES: Final = f"{CERTIFICATE_CLAIM}names"
+
+_CERTIFICATE_CLAIMS: Final = (CERTIFICATE_SUBJECT, CERTIFICATE_COMMON_NAME, CERTIFICATE_NAMES)
 _TEXT_MAX: Final = 256
 _SKEW_SECONDS_MAX: Final = 300
 _SKEW_SECONDS: Final = 30
@@ -46,11 +53,17 @@ class Rule:
 
     allow: frozenset[OperationName]
     claim: str | None = None
-    """None: every valid token."""
+    """None: every valid token. The claims of a client's certificate begin with `CERTIFICATE_CLAIM`."""
     comparison: Comparison = "equals"
     value: str = ""
     key_prefix: KeyPrefix | None = None
     """None: all keys."""
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """The claims on which the rule depends."""
+        of_prefix = () if self.key_prefix is None else self.key_prefix.claims
+        return of_prefix if self.claim is None else (self.claim, *of_prefix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +80,8 @@ class AuthSpec:
     clock_skew_seconds: int = _SKEW_SECONDS
     open_to: Mapping[Information, OpenTo] | None = None
     audit_plain_keys: bool = False
+    uses_certificates: bool = False
+    """Whether a rule depends on the certificate of a client."""
 
     def access_to(self, information: Information) -> OpenTo:
         """Return which requests may read metrics, status or pages."""
@@ -91,6 +106,14 @@ def parse_auth(auth: Mapping[str, Any] | None, key_format: str) -> AuthSpec | No
         )
     if len(rules) > RULES_MAX:
         raise SpecError(f"spec.auth.rules: has {len(rules)} rules; a view takes {RULES_MAX}")
+    of_certificates = [
+        claim for rule in rules for claim in rule.claims if claim.startswith(CERTIFICATE_CLAIM)
+    ]
+    for claim in of_certificates:
+        if claim not in _CERTIFICATE_CLAIMS:
+            raise SpecError(
+                f"spec.auth.rules: {claim} is no claim of a certificate; there are {', '.join(_CERTIFICATE_CLAIMS)}"
+            )
     secret = jwt.get("secretRef")
     if (secret is None) == ("jwksUrl" not in jwt):
         raise SpecError("spec.auth.jwt: give either secretRef or jwksUrl")
@@ -109,6 +132,7 @@ def parse_auth(auth: Mapping[str, Any] | None, key_format: str) -> AuthSpec | No
             if name in get_args(Information)
         },
         audit_plain_keys=auth.get("audit", {}).get("keys", "hashed") == "plain",
+        uses_certificates=bool(of_certificates),
     )
     _check_expectations(parsed)
     return parsed

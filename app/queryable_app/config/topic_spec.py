@@ -183,6 +183,15 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
         _check_rekeyed(parsed, "has view.keyBy")
     if parsed.changes:
         _check_changes(parsed)
+    if (
+        parsed.auth is not None
+        and parsed.auth.uses_certificates
+        and (parsed.tls is None or parsed.tls.client_auth == "none")
+    ):
+        raise SpecError(
+            "spec.auth.rules: a rule compares the certificate of clients, and none is asked for; "
+            "set spec.tls.clientAuth to request or require"
+        )
     if parsed.ingest.executors and (parsed.aggregate is None or not parsed.aggregate.group_by):
         raise SpecError(
             "spec.ingest.executors: only a view with spec.view.aggregate.groupBy has a stage that executors run; "

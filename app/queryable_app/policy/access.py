@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from queryable_app.config.auth import KeyPrefix, OperationName, Rule
+from queryable_app.config.auth import CERTIFICATE_SUBJECT, KeyPrefix, OperationName, Rule
 
 SUBJECT_CHARS_MAX: Final = 200
 
@@ -27,7 +27,7 @@ class Access:
     """What one caller may do, until its token expires."""
 
     subject: str
-    """What the token says the caller is. It is for the log."""
+    """What the token, or else the certificate, says the caller is. It is for the log."""
     until: float
     """In seconds since 1970."""
     prefixes: Mapping[OperationName, tuple[bytes, ...]]
@@ -44,17 +44,19 @@ class Access:
         return key.startswith(self.prefixes.get(operation, ()))
 
 
-def access_of(claims: Mapping[str, Any], until: float, rules: Sequence[Rule]) -> Access:
-    """Return what the rules grant to the bearer of a token with these claims."""
+def access_of(
+    claims: Mapping[str, Any], until: float, rules: Sequence[Rule], has_token: bool = True
+) -> Access:
+    """Return what the rules grant to a caller with these claims, of its token, its certificate or both."""
     granted: dict[OperationName, set[bytes]] = {}
     for rule in rules:
-        if not _applies(rule, claims):
+        if not (has_token if rule.claim is None else _applies(rule, claims)):
             continue
         prefix = b"" if rule.key_prefix is None else render_prefix(rule.key_prefix, claims)
         if prefix is not None:
             for operation in rule.allow:
                 granted.setdefault(operation, set()).add(prefix)
-    subject = claims.get("sub")
+    subject = claims.get("sub", claims.get(CERTIFICATE_SUBJECT))
     return Access(
         subject[:SUBJECT_CHARS_MAX] if isinstance(subject, str) else "",
         until,
@@ -86,8 +88,7 @@ def render_prefix(prefix: KeyPrefix, claims: Mapping[str, Any]) -> bytes | None:
 
 
 def _applies(rule: Rule, claims: Mapping[str, Any]) -> bool:
-    if rule.claim is None:
-        return True
+    assert rule.claim is not None
     value = claims.get(rule.claim)
     if rule.comparison == "equals":
         return _text(value) == rule.value

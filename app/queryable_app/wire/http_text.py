@@ -25,7 +25,7 @@ PROBLEM: Final = "application/problem+json"
 PARAMETERS_MAX: Final = 100  # a view of 50 partitions needs 50 for min-position
 _OPTION_PREFIX: Final = "qt-"
 _DIGITS_MAX: Final = 19  # of a 64-bit number
-_NO_OPTIONS: Final = ("forwarded", "node")  # between nodes
+_NO_OPTIONS: Final = ("client-certificate", "forwarded", "node")  # between nodes
 
 
 class Answer(NamedTuple):

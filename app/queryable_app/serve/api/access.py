@@ -18,18 +18,25 @@ from queryable_app.config.auth import Information, OperationName
 from queryable_app.contract import NODE_HEADER
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.policy.access import Access
+from queryable_app.policy.certificates import Certificate, decode_certificate
 from queryable_app.policy.tokens import TokenRefused, Why
 from queryable_app.serve.auth.authenticator import Authenticator, unauthenticated
 from queryable_app.serve.node import Node
-from queryable_app.serve.peers.peers import Peers
+from queryable_app.serve.peers.peers import FORWARDED_HEADER, Peers
+from queryable_app.wire.checked import Malformed
 
 ACCESS: Final = "qt.access"
 KEY_ACCESS: Final = "qt.key-access"
 ROUTE_PATH: Final = "qt.route-path"
+CERTIFICATE: Final = "qt.client-certificate"
+CERTIFICATE_HEADER: Final = "qt-client-certificate"
+"""What a node that forwards a request has read of the client's certificate."""
 
 NODES_ONLY: Final = "/internal/"
 _CHALLENGE: Final = 'Bearer realm="queryable-topic", error="insufficient_scope"'
 _NODE: Final = NODE_HEADER.encode()
+_FORWARDED: Final = FORWARDED_HEADER.encode()
+_CERTIFICATE: Final = CERTIFICATE_HEADER.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +196,7 @@ class Gate:
         self._authenticator = authenticator
         self._peers = node.peers
         self._spec = authenticator.spec
+        self.uses_certificates = authenticator.spec.uses_certificates
 
     def needs_token(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Return whether a request is refused without a token of a caller."""
@@ -260,11 +268,39 @@ class Gate:
             raise _missing_rule(operation, access)
         scope[KEY_ACCESS] = KeyAccess(operation, access.prefixes[operation], access.subject)
 
+    def certificate_of(
+        self, headers: Iterable[tuple[bytes, bytes]], shown: Certificate | None
+    ) -> Certificate | None:
+        """Return the certificate of the caller: that of the connection, or what a node that forwards the request vouches for."""
+        given = [value for name, value in headers if name == _CERTIFICATE]
+        if not given:
+            return shown
+        marks = [value.decode("latin-1") for name, value in headers if name == _FORWARDED]
+        try:
+            if len(given) == len(marks) == 1 and self._peers.accepts_token(marks[0]):
+                return decode_certificate(given[0])
+        except Malformed:
+            pass
+        raise AccessRefused(
+            Reason.FORBIDDEN,
+            f"{CERTIFICATE_HEADER}: only nodes of the view send it",
+            "leave it out, and show the certificate in the handshake",
+            why="certificate",
+        )
+
     async def _authenticate(self, scope: dict[str, Any]) -> Access:
         try:
-            return await self._authenticator.authenticate_with_fetch(authorization_of(scope["headers"]))
+            certificate = self.certificate_of(scope["headers"], scope.get(CERTIFICATE))
+            authorization = authorization_of(scope["headers"])
+            return await self._authenticator.authenticate_with_fetch(authorization, certificate)
         except TokenRefused as refusal:
             raise refused_token(refusal) from None
+
+
+def certificate_line(request: Request) -> bytes:
+    """Return the header line with the client's certificate, for the node that a request is forwarded to, or nothing."""
+    certificate: Certificate | None = request.scope.get(CERTIFICATE)
+    return b"" if certificate is None else b"%b: %b\r\n" % (_CERTIFICATE, certificate.encoded)
 
 
 def authorization_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:

@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from queryable_app.errors import Failure, Reason
 from queryable_app.policy.freshness import ReadOptions
+from queryable_app.serve.api.access import certificate_line
 from queryable_app.serve.api.request import Parameters
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers.client import PeerResponse
@@ -86,11 +87,12 @@ def _target(request: Request, parameters: Parameters) -> bytes:
 def _headers(request: Request, parameters: Parameters) -> bytes:
     """Return the headers to pass on. If the request names fields, those that choose a form of the value are for this node."""
     names = ("authorization",) if "fields" in parameters else _REQUEST_HEADERS
-    return b"".join(
+    lines = b"".join(
         b"%b: %b\r\n" % (name.encode(), value.encode("latin-1"))
         for name in names
         for value in request.headers.getlist(name)
     )
+    return lines + certificate_line(request)
 
 
 def client_answer(response: PeerResponse) -> Answer:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 
 from queryable_app.errors import Failure, Reason, invalid
-from queryable_app.serve.api.access import key_access
+from queryable_app.serve.api.access import certificate_line, key_access
 from queryable_app.serve.api.forwarding import client_answer, is_forwarded
 from queryable_app.serve.api.request import ARRIVED_AT, Parameters
 from queryable_app.serve.kafka.producer import turn_of
@@ -71,7 +71,7 @@ async def pass_on(
     target = request.scope["raw_path"] + b"?" + "&".join(query).encode()
     passed_on = [(name, request.headers[name]) for name in _PASSED_ON if name in request.headers]
     lines = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in passed_on)
-    lines = node.peers.forwarded_line + lines
+    lines = node.peers.forwarded_line + lines + certificate_line(request)
     try:
         response = await node.peers.request(owner, request.method.encode(), target, lines, body, deadline)
     except PeerTimeout:

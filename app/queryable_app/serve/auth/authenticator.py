@@ -16,6 +16,7 @@ from typing import Final, NoReturn
 from queryable_app.config.auth import AuthSpec
 from queryable_app.errors import Failure, Reason
 from queryable_app.policy.access import Access, access_of
+from queryable_app.policy.certificates import Certificate, joined_claims
 from queryable_app.policy.tokens import (
     Expectations,
     TokenRefused,
@@ -69,13 +70,22 @@ class Authenticator:
         for listener in self.on_change:
             listener()
 
-    def authenticate(self, authorization: str | None, suspect: bool = False) -> Access:
-        """Return what the bearer of a token may do. `suspect`: the connection has sent bad tokens before.
+    def authenticate(
+        self, authorization: str | None, suspect: bool = False, certificate: Certificate | None = None
+    ) -> Access:
+        """Return what the bearer of a token, of a certificate or of both may do. `suspect`: the connection has sent bad tokens
+        before.
 
         Raise TokenRefused, KeysMayBeOld, or Failure if there is no time for more bad tokens, or there are no keys."""
+        now = self.clock()
+        if certificate is not None and (not self.spec.uses_certificates or now >= certificate.until):
+            certificate = None
+        if certificate is not None and authorization is None:
+            return self._of_certificate(certificate)
         token = bearer_token(authorization)
         digest = sha256(token).digest()
-        now = self.clock()
+        if certificate is not None:
+            digest += certificate.digest
         access = self._accesses.get(digest)
         if access is not None:
             if now < access.until:
@@ -99,20 +109,32 @@ class Authenticator:
         except TokenRefused:
             self._bad_seconds += self._timer() - began
             raise
-        access = access_of(verified.claims, verified.until, self.spec.rules)
+        until = verified.until if certificate is None else min(verified.until, certificate.until)
+        access = access_of(joined_claims(verified.claims, certificate), until, self.spec.rules)
         self._accesses[digest] = access
         if len(self._accesses) > TOKENS_MAX:
             self._accesses.popitem(last=False)
         return access
 
-    async def authenticate_with_fetch(self, authorization: str | None) -> Access:
+    def _of_certificate(self, certificate: Certificate) -> Access:
+        """Return what a certificate allows without a token. If it allows nothing, a token is missing."""
+        access = access_of(certificate.claims, certificate.until, self.spec.rules, has_token=False)
+        if not access.prefixes:
+            raise TokenRefused(
+                Why.MISSING, "the request has no token, and no rule applies to the client's certificate"
+            )
+        return access
+
+    async def authenticate_with_fetch(
+        self, authorization: str | None, certificate: Certificate | None = None
+    ) -> Access:
         """Do as `authenticate`. If the token's key is unknown, look once whether the issuer has it by now."""
         try:
-            return self.authenticate(authorization)
+            return self.authenticate(authorization, certificate=certificate)
         except KeysMayBeOld:
             await self.source.fetch()
         try:
-            return self.authenticate(authorization)
+            return self.authenticate(authorization, certificate=certificate)
         except KeysMayBeOld as unknown:
             raise unknown.refusal from None
 

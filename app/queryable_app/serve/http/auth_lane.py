@@ -8,6 +8,7 @@ nothing alone but plain reads.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable
 from typing import Any, ClassVar, Final, NamedTuple
@@ -17,14 +18,26 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from queryable_app.errors import Failure
 from queryable_app.policy.access import Access
+from queryable_app.policy.certificates import Certificate, certificate_of, decode_certificate
 from queryable_app.policy.tokens import TokenRefused, Why
-from queryable_app.serve.api.access import Gate, KeyAccess, authorization_of, refused_key, refused_token
+from queryable_app.serve.api.access import (
+    CERTIFICATE,
+    CERTIFICATE_HEADER,
+    AccessRefused,
+    Gate,
+    KeyAccess,
+    authorization_of,
+    refused_key,
+    refused_token,
+)
 from queryable_app.serve.auth.authenticator import Authenticator, KeysMayBeOld
 from queryable_app.serve.http.fast_lane import PREFIX, SUFFIX, FastLane
 from queryable_app.serve.http.head_cache import HeadCache, HeadKind
+from queryable_app.wire.checked import Malformed
 from queryable_app.wire.http_text import problem_answer
 
 _BLOCKS_MAX: Final = 1024
+_CERTIFICATE: Final = re.compile(rb"\r\n%b:([^\r\n]*)" % CERTIFICATE_HEADER.encode(), re.IGNORECASE)
 _AUTHORIZATION: Final = re.compile(rb"\r\nauthorization:([^\r\n]*)", re.IGNORECASE)
 _NONE: Final[tuple[bytes, ...]] = ()
 
@@ -46,10 +59,15 @@ class VerifiedHeads:
         self._heads = heads
         self._authenticator = authenticator
         self._blocks: dict[bytes, VerifiedHead] = {}
+        self._certificate: Certificate | None = None
         self.suspect = False  # the connection of the next look-up has sent bad tokens
         self.current: VerifiedHead | None = None  # what the last look-up found
         self.failed: tuple[str, Exception] | None = None  # the last header that was refused
         authenticator.on_change.append(self._blocks.clear)
+
+    def of_certificate(self, certificate: Certificate) -> VerifiedHeads:
+        """Return the map for a connection whose client has shown a certificate. It remembers in the same place."""
+        return _CertifiedHeads(self, certificate)
 
     def verified(self, block: bytes) -> VerifiedHead | None:
         """Return what is remembered of a block."""
@@ -75,28 +93,40 @@ class VerifiedHeads:
         return kind if kind is HeadKind.FROM_NODE else HeadKind.OTHER
 
     def _look(self, block: bytes) -> VerifiedHead | None:
-        lines = _AUTHORIZATION.findall(block)
-        if len(lines) != 1:
+        lines, vouched = _AUTHORIZATION.findall(block), _CERTIFICATE.findall(block)
+        if len(lines) > 1 or len(vouched) > 1 or not (lines or vouched or self._certificate):
             return None
-        kind = self._heads[_AUTHORIZATION.sub(b"", block)]
-        if kind not in (HeadKind.PLAIN, HeadKind.FORWARDED):
+        kind = self._heads[_CERTIFICATE.sub(b"", _AUTHORIZATION.sub(b"", block))]
+        if kind is not HeadKind.FORWARDED and (vouched or kind is not HeadKind.PLAIN):
             return None
-        authorization: str = lines[0].strip(b" \t").decode("latin-1")
-        access = self.authenticate(authorization)
+        certificate = self._certificate
+        if vouched:
+            try:
+                certificate = decode_certificate(vouched[0].strip(b" \t"))
+            except Malformed:
+                return None
+        authorization = lines[0].strip(b" \t").decode("latin-1") if lines else None
+        access = self._authenticate(authorization, certificate)
         if access is None:
             return None
         if len(self._blocks) >= _BLOCKS_MAX:
             self._blocks.clear()
-        credentials = b"authorization: %b\r\n" % authorization.encode("latin-1")
-        head = self._blocks[block] = VerifiedHead(
-            kind, access.until, access.prefixes.get("read", _NONE), credentials, access
+        credentials = (
+            b"" if authorization is None else b"authorization: %b\r\n" % authorization.encode("latin-1")
         )
+        if certificate is not None:
+            credentials += b"%b: %b\r\n" % (CERTIFICATE_HEADER.encode(), certificate.encoded)
+        head = VerifiedHead(kind, access.until, access.prefixes.get("read", _NONE), credentials, access)
+        self._remember(block, head)
         return head
 
-    def authenticate(self, authorization: str | None) -> Access | None:
-        """Return what the bearer of the token may do, or note in `failed` why the token is refused."""
+    def _remember(self, block: bytes, head: VerifiedHead) -> None:
+        self._blocks[block] = head
+
+    def _authenticate(self, authorization: str | None, certificate: Certificate | None) -> Access | None:
+        """Return what the caller may do, or note in `failed` why the token is refused."""
         try:
-            return self._authenticator.authenticate(authorization, self.suspect)
+            return self._authenticator.authenticate(authorization, self.suspect, certificate)
         except (TokenRefused, KeysMayBeOld, Failure) as failure:
             failure.__traceback__ = None
             self.failed = authorization or "", failure
@@ -107,7 +137,7 @@ class VerifiedHeads:
         before = self._take_failed()
         if before is not None and before[0] == authorization:
             return before[1]
-        if self.authenticate(authorization) is not None:
+        if self._authenticate(authorization, self._certificate) is not None:
             return None
         now = self._take_failed()
         assert now is not None
@@ -118,13 +148,37 @@ class VerifiedHeads:
         return failed
 
 
+class _CertifiedHeads(VerifiedHeads):
+    """Look up blocks of one connection, whose client has shown a certificate."""
+
+    def __init__(self, of_all: VerifiedHeads, certificate: Certificate) -> None:
+        self._heads, self._authenticator, self._blocks = of_all._heads, of_all._authenticator, of_all._blocks
+        self._certificate = certificate
+        self._mark = certificate.digest
+        self.suspect, self.current, self.failed = False, None, None
+
+    def verified(self, block: bytes) -> VerifiedHead | None:
+        return super().verified(block + self._mark)
+
+    def _remember(self, block: bytes, head: VerifiedHead) -> None:
+        super()._remember(block + self._mark, head)
+
+
 class AuthLane(FastLane):
     """Answer plain point reads with tokens. `protocol_class` binds it to a node."""
 
-    verified_heads: ClassVar[VerifiedHeads]
+    verified_heads: VerifiedHeads  # of the class, unless the client has shown a certificate
     gate: ClassVar[Gate]
 
     bad_tokens = 0  # of this connection
+    certificate: Certificate | None = None  # of the client, if a rule depends on it
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        shown = self.client_certificate if self.gate.uses_certificates else None
+        if shown:
+            self.certificate = certificate_of(shown)
+            self.heads = self.verified_heads = self.verified_heads.of_certificate(self.certificate)
 
     def data_received(self, data: bytes) -> None:
         """Answer a request whose row is found at once; `_receive` takes any other input."""
@@ -190,6 +244,8 @@ class AuthLane(FastLane):
         return False
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if self.certificate is not None:
+            cycle.scope[CERTIFICATE] = self.certificate  # type: ignore[typeddict-unknown-key]
         failure = self._token_failure(cycle.scope["path"], cycle.scope["headers"])
         if failure is None or cycle.disconnected:
             super()._start_asgi_task(cycle, app)
@@ -202,6 +258,12 @@ class AuthLane(FastLane):
         if not self.gate.needs_token(path, headers):
             return None
         self.verified_heads.suspect = self.bad_tokens > 0
+        try:
+            if self.gate.certificate_of(headers, self.certificate) is not self.certificate:
+                return None  # a node forwards the request
+        except AccessRefused as refusal:
+            self.node.audit.refused(refusal.why, "", refusal.detail)
+            return refusal
         try:
             failure = self.verified_heads.failure_of(authorization_of(headers))
         except TokenRefused as refusal:
