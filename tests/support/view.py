@@ -58,6 +58,7 @@ FULL: Mapping[str, Any] = {
     "storage": {"size": "1024Gi", "storageClassName": "fast", "highWaterPercent": 80},
     "ingest": {"driverMemory": "2g"},
     "service": {"port": 80, "annotations": {"example.com/owner": "shop"}},
+    "tls": {"secretRef": {"name": "page-views-tls"}, "clientAuth": "request"},
     "networkPolicy": {
         "from": [
             {"podSelector": {"matchLabels": {"app": "shop"}}},

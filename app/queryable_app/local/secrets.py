@@ -59,6 +59,10 @@ def find_secrets(document: Mapping[str, Any], spec: TopicSpec, root: Path | None
         auth_dir = str(found)
     if spec.tls is not None:
         field, files = "spec.tls.secretRef", f"{CERTIFICATE_FILE}, {KEY_FILE} and {CA_FILE}"
+        if not spec.tls.secret_name:
+            raise SecretError(
+                f"{field}: is needed here; only the operator makes certificates. Name a Secret with {files}"
+            )
         tls_dir = str(_directory(root, field, spec.tls.secret_name, files))
     return Secrets(kafka_dir, auth_dir, tls_dir)
 

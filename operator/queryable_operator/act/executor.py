@@ -19,13 +19,14 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from queryable_operator.act.cluster import Cluster, ClusterError
+from queryable_operator.act.node_certificates import stepped
 from queryable_operator.act.nodes import NodeRefused, Nodes
 from queryable_operator.act.observer import Observation, Observer, is_owned, revision_of
 from queryable_operator.act.topics import CleanupResult, Topics
 from queryable_operator.act.watch_cache import ResourceKey
 from queryable_operator.build.children import WANTED_ANNOTATION
-from queryable_operator.build.policies import token_secret
-from queryable_operator.decide.actions import Event, NodeUpdate, Plan, TopicDeletion
+from queryable_operator.build.policies import certificate_secret, token_secret
+from queryable_operator.decide.actions import CertificateWork, Event, NodeUpdate, Plan, TopicDeletion
 from queryable_operator.decide.drift import difference
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest, Ref
@@ -66,6 +67,7 @@ class Executor:
         """Execute a plan. Return whether there was anything to do."""
         acted = bool(
             plan.token_secrets
+            or plan.certificate
             or plan.node_updates
             or plan.evict
             or plan.delete
@@ -76,6 +78,8 @@ class Executor:
             acted |= await self._apply(wanted, observation, plan.expect_unchanged)
         for ref in plan.token_secrets:
             await self._make_token(ref, observation)
+        if plan.certificate is not None:
+            await self._write_certificate(plan.certificate, observation)
         await asyncio.gather(*(self._send_update(update, observation) for update in plan.node_updates))
         for pod in plan.evict:
             if (uid := _uid(observation, Ref("Pod", pod))) is not None:
@@ -170,6 +174,14 @@ class Executor:
             if live is not None and not is_owned(live, resource["metadata"]["uid"]):
                 self.observer.name_conflicts.add(ref)
                 raise StaleObservation(f"{ref.kind} {ref.name} belongs to another owner")
+
+    async def _write_certificate(self, work: CertificateWork, observation: Observation) -> None:
+        now, stored = observation.observed.now, observation.certificates
+        made = await asyncio.to_thread(stepped, stored, work.step, work.hosts, now)
+        secret = certificate_secret(identity_of(observation.observed.resource), made.data)
+        self.log.info("Secret %s: %s", secret["metadata"]["name"], work.step.value)
+        await self.cluster.apply(self.key[0], secret)
+        self.observer.secrets.forget()
 
     async def _send_update(self, update: NodeUpdate, observation: Observation) -> None:
         node = observation.nodes.get((update.revision, update.ordinal))

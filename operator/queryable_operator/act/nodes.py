@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ import httpx
 from queryable_app.contract import DEFAULT_PORT, NODE_HEADER, PLACEMENT_PATH, READ_PATH
 from queryable_app.placement.assignment import Placement
 from queryable_app.placement.controller import parse_observation, unresponsive
+from queryable_app.platform.certificates import client_context
 from queryable_app.wire.ingest_failures import one_line, parse_failure
 from queryable_app.wire.partitioners import ALGORITHMS
 from queryable_operator.spec.observed import NodeStatus
@@ -27,6 +29,7 @@ _ANSWER_SECONDS: Final = 1.0
 _ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
 _REFUSAL_BYTES_MAX: Final = 1024 * 1024
 _AT_ONCE_MAX: Final = 256
+_VERIFIED_MAX: Final = 1024
 
 
 NodeKey = tuple[str, int]
@@ -49,6 +52,15 @@ class Node:
     """The epoch of the placement in the revision's ConfigMap. None: that placement is unreadable."""
 
     port: int = DEFAULT_PORT
+    tls_name: str = ""
+    """The name in its certificate. Empty: it speaks plain HTTP."""
+
+    ca: bytes = b""
+    """The certificates of the CAs that may have signed it."""
+
+    @property
+    def is_tls(self) -> bool:
+        return bool(self.tls_name)
 
     @property
     def key(self) -> NodeKey:
@@ -57,21 +69,19 @@ class Node:
 
     @property
     def url(self) -> str:
-        return f"http://[{self.ip}]:{self.port}" if ":" in self.ip else f"http://{self.ip}:{self.port}"
+        host = f"[{self.ip}]" if ":" in self.ip else self.ip
+        return f"{'https' if self.is_tls else 'http'}://{host}:{self.port}"
 
 
 class Nodes:
     def __init__(self) -> None:
-        self._http = httpx.AsyncClient(
-            timeout=_ANSWER_SECONDS,
-            trust_env=False,
-            headers={"accept-encoding": "identity"},
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=_AT_ONCE_MAX),
-        )
+        self._http = _client(verify=True)
+        self._verified: dict[str, tuple[bytes, httpx.AsyncClient]] = {}  # by the name in the certificate
         self._turn = asyncio.Semaphore(_AT_ONCE_MAX)
 
     async def close(self) -> None:
-        await self._http.aclose()
+        for client in (self._http, *(client for _, client in self._verified.values())):
+            await client.aclose()
 
     async def statuses(
         self, nodes: Mapping[Node, str], before: Mapping[NodeKey, NodeStatus]
@@ -97,10 +107,10 @@ class Nodes:
         try:
             async with self._turn, asyncio.timeout(_ANSWER_SECONDS):
                 headers = {NODE_HEADER: token} if token else {}  # a view with authentication requires it
-                text = await self._get(f"{node.url}{_STATUS_PATH}", headers)
+                text = await self._get(node, _STATUS_PATH, headers)
                 status = parse_node_status(json.loads(text), time.time())
                 if token and status.seen.epoch != node.epoch:
-                    text = await self._get(f"{node.url}{PLACEMENT_PATH}", headers)
+                    text = await self._get(node, PLACEMENT_PATH, headers)
                     status = replace(status, placement=Placement.from_json(text))
         except (httpx.HTTPError, TimeoutError):
             return None  # unreachable, or not started yet
@@ -108,24 +118,59 @@ class Nodes:
             return None  # something else answers at this address
         return status
 
-    async def _get(self, url: str, headers: Mapping[str, str]) -> str:
-        async with self._http.stream("GET", url, headers=dict(headers)) as answer:
+    async def _get(self, node: Node, path: str, headers: Mapping[str, str]) -> str:
+        client = await self._client_of(node)
+        extensions = _extensions(node)
+        async with client.stream(
+            "GET", node.url + path, headers=dict(headers), extensions=extensions
+        ) as answer:
             answer.raise_for_status()
             return (await _body(answer, _ANSWER_BYTES_MAX)).decode()
+
+    async def _client_of(self, node: Node) -> httpx.AsyncClient:
+        """Return the client that verifies this node by its view's CA, and by the name in the certificate."""
+        if not node.is_tls:
+            return self._http
+        if not node.ca:
+            raise httpx.ConnectError("the Secret with the nodes' CA is missing")
+        ca, client = self._verified.pop(node.tls_name, (b"", None))
+        stale = None
+        if client is None or ca != node.ca:
+            stale, client = client, _client(verify=client_context(node.ca))
+        self._verified[node.tls_name] = node.ca, client
+        if len(self._verified) > _VERIFIED_MAX:
+            _, stale = self._verified.pop(next(iter(self._verified)))
+        if stale is not None:
+            await stale.aclose()
+        return client
 
     async def _put(self, node: Node, token: str, path: str, body: str) -> None:
         headers = {NODE_HEADER: token, "content-type": "application/json"}
         try:
-            async with (
-                self._turn,
-                asyncio.timeout(_ANSWER_SECONDS),
-                self._http.stream("PUT", f"{node.url}{path}", content=body, headers=headers) as answer,
-            ):
+            client = await self._client_of(node)
+            sent = client.stream(
+                "PUT", node.url + path, content=body, headers=headers, extensions=_extensions(node)
+            )
+            async with self._turn, asyncio.timeout(_ANSWER_SECONDS), sent as answer:
                 body_text = await _body(answer, _REFUSAL_BYTES_MAX)
         except (httpx.HTTPError, TimeoutError, ValueError) as error:
             raise NodeRefused(f"it does not answer: {error!r}") from error
         if not answer.is_success:
             raise NodeRefused(f"it answers {answer.status_code}: {body_text.decode(errors='replace')[:300]}")
+
+
+def _client(*, verify: ssl.SSLContext | bool) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        verify=verify,
+        timeout=_ANSWER_SECONDS,
+        trust_env=False,
+        headers={"accept-encoding": "identity"},
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=_AT_ONCE_MAX),
+    )
+
+
+def _extensions(node: Node) -> dict[str, Any]:
+    return {"sni_hostname": node.tls_name} if node.is_tls else {}
 
 
 async def _body(answer: httpx.Response, bytes_max: int) -> bytes:

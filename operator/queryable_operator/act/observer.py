@@ -13,13 +13,15 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from queryable_app.placement.assignment import Placement
 from queryable_operator.act.cluster import Cluster
+from queryable_operator.act.node_certificates import StoredCertificates
 from queryable_operator.act.nodes import Node, NodeKey, Nodes
 from queryable_operator.act.topics import Topics
+from queryable_operator.act.view_secrets import ViewSecrets
 from queryable_operator.act.watch_cache import ResourceKey, WatchCache, endpoints_of, trimmed
 from queryable_operator.rollout.live_revision import layout_of
 from queryable_operator.spec import names
@@ -54,6 +56,9 @@ class Observation:
 
     kafka: Mapping[str, str] | None
     """Settings of the Kafka clients. None: the Secret is missing."""
+
+    certificates: StoredCertificates | None = None
+    """The certificates that the nodes show each other."""
 
 
 @dataclass(slots=True)
@@ -90,9 +95,13 @@ class Observer:
     kafka_cleaned: bool = False
     kafka_retained: tuple[str, ...] = ()
     kafka_cleanup_error: str | None = None
+    secrets: ViewSecrets = field(init=False)
     _tokens: dict[str, _Token] = field(default_factory=dict)
     _settings: _Settings = field(default_factory=_Settings)
     _last_statuses: dict[NodeKey, NodeStatus] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.secrets = ViewSecrets(self.key, self.cluster)
 
     async def observe(self, resource: Manifest) -> Observation:
         resource = await self._with_schema(resource)
@@ -104,10 +113,15 @@ class Observer:
         tokens = await self._token_secrets(uid, revisions, children, name_conflicts)
         nodes = _reachable_nodes(self.key[1], children)
         settings = await self._kafka_settings(resource)
+        seen = await self.secrets.seen(resource["spec"], uid, any(node.is_tls for node in nodes.values()))
+        if seen.conflict is not None:
+            name_conflicts.add(seen.conflict)
+        nodes = {key: replace(node, ca=seen.ca) if node.is_tls else node for key, node in nodes.items()}
         topic, node_statuses = await asyncio.gather(
             self._topic(resource, settings),
             self.nodes.statuses(
-                {node: tokens.get(node.revision, "") for node in nodes.values()}, self._last_statuses
+                {node: tokens.get(node.revision, "") for node in nodes.values()},
+                self._last_statuses,
             ),
         )
         self._last_statuses = {
@@ -121,6 +135,8 @@ class Observer:
             hosts=self.watch_cache.hosts,
             topic=topic,
             kafka_secret_digest=settings.digest,
+            node_certificate=seen.certificate,
+            secret_problem=seen.problem,
             node_statuses=node_statuses,
             endpoints=endpoints_of(self.key[1], objects),
             topic_deletions=dict(self.topic_deletions),
@@ -128,7 +144,7 @@ class Observer:
             kafka_retained=self.kafka_retained,
             kafka_cleanup_error=self.kafka_cleanup_error,
         )
-        return Observation(observed, tokens, nodes, settings.config)
+        return Observation(observed, tokens, nodes, settings.config, seen.stored)
 
     async def _with_schema(self, resource: Manifest) -> Manifest:
         """Return the resource with the schema's text in place of the ConfigMap that has it, so that another text is another
@@ -298,7 +314,8 @@ def _reachable_nodes(view: str, children: Mapping[Ref, Manifest]) -> dict[tuple[
         layout, uid = layouts[revision], live["metadata"]["uid"]
         for ordinal in layout.nodes_of(pod):
             port = layout.port_of(ordinal)
-            nodes[revision, ordinal] = Node(revision, ordinal, uid, ip, epoch, port)
+            name = names.node_tls_name(live["metadata"]["namespace"], view) if layout.tls else ""
+            nodes[revision, ordinal] = Node(revision, ordinal, uid, ip, epoch, port, name)
     return nodes
 
 

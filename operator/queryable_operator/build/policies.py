@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from queryable_app.contract import DEFAULT_PORT, REKEY_BLOCKS_PORT, REKEY_PORT
@@ -57,6 +57,12 @@ def _operator(settings: OperatorSettings) -> Iterator[Manifest]:
 def service_account(view: View) -> Manifest:
     """Build the pods' service account. Nodes never call the API server."""
     return child(view, None, "ServiceAccount", {"automountServiceAccountToken": False})
+
+
+def certificate_secret(identity: Identity, data: Mapping[str, str]) -> Manifest:
+    """Build the Secret with the certificate that the nodes of a view show each other."""
+    name = names.node_certificate(identity.name)
+    return child(identity, None, "Secret", {"type": "kubernetes.io/tls", "data": dict(data)}, name=name)
 
 
 def token_secret(identity: Identity, revision: int, token: str) -> Manifest:

@@ -32,6 +32,8 @@ _VIEW_DIR: Final = "/etc/qt/view"
 _TOKEN_DIR: Final = "/etc/qt/token"  # noqa: S105  (a directory)
 _KAFKA_DIR: Final = "/etc/qt/kafka"
 _AUTH_DIR: Final = "/etc/qt/auth"
+_TLS_DIR: Final = "/etc/qt/tls"
+_NODE_TLS_DIR: Final = "/etc/qt/node-tls"
 _DATA_DIR: Final = "/var/lib/qt"
 _RUN_DIR: Final = "/run/qt"
 _GROUP_READS: Final = 0o440
@@ -146,6 +148,8 @@ def _containers(
     ]
     if "secretRef" in view.raw["kafka"]:
         mounts.append({"name": "kafka", "mountPath": _KAFKA_DIR, "readOnly": True})
+    if view.spec.tls is not None:
+        mounts.append({"name": "node-tls", "mountPath": _NODE_TLS_DIR, "readOnly": True})
 
     def container(name: str) -> dict[str, Any]:
         return {
@@ -167,39 +171,62 @@ def _containers(
         for name, port in {"http": DEFAULT_PORT, **PodLayout.of(view.raw).worker_ports}.items()
     ]
     serve = container("serve")
-    if _auth_secret(view) is not None:  # ingest verifies no tokens
-        serve["volumeMounts"] = [*mounts, {"name": "auth", "mountPath": _AUTH_DIR, "readOnly": True}]
-    return [serve | {"ports": ports} | _PROBES, container("ingest")]
+    # ingest verifies no tokens and accepts no connections
+    serve["volumeMounts"] = [
+        *mounts,
+        *({"name": name, "mountPath": _DIRECTORIES[name], "readOnly": True} for name in _serve_secrets(view)),
+    ]
+    return [serve | {"ports": ports} | _probes(PodLayout.of(view.raw)), container("ingest")]
+
+
+_DIRECTORIES: Final = {"auth": _AUTH_DIR, "tls": _TLS_DIR}
+
+
+def _serve_secrets(view: View) -> Mapping[str, str]:
+    """Return the Secrets of the user that only serve reads, by volume. Nodes follow their changes, so they restart no pods."""
+    found = {}
+    if (name := _auth_secret(view)) is not None:
+        found["auth"] = name
+    if view.spec.tls is not None and view.spec.tls.secret_name:
+        found["tls"] = view.spec.tls.secret_name
+    return found
 
 
 def _auth_secret(view: View) -> str | None:
-    """Return the name of the Secret that tokens are signed with. Nodes follow its changes, so they restart no pods."""
+    """Return the name of the Secret that tokens are signed with."""
     name: str | None = view.raw.get("auth", {}).get("jwt", {}).get("secretRef", {}).get("name")
     return name
 
 
-def _probe(path: str, period_seconds: int, timeout_seconds: int, failures: int) -> Mapping[str, Any]:
+def _probe(
+    path: str, scheme: str, period_seconds: int, timeout_seconds: int, failures: int
+) -> Mapping[str, Any]:
     return {
-        "httpGet": {"path": path, "port": "http", "scheme": "HTTP"},
+        "httpGet": {"path": path, "port": "http", "scheme": scheme.upper()},
         "periodSeconds": period_seconds,
         "timeoutSeconds": timeout_seconds,
         "failureThreshold": failures,
     }
 
 
-# a node with many replicas opens slowly, and a busy node is not a dead one
-_PROBES: Final = {
-    "startupProbe": _probe("/livez", period_seconds=1, timeout_seconds=1, failures=300),
-    "livenessProbe": _probe("/livez", period_seconds=10, timeout_seconds=5, failures=6),
-    "readinessProbe": _probe("/readyz", period_seconds=2, timeout_seconds=2, failures=2),
-}
+def _probes(layout: PodLayout) -> dict[str, Any]:
+    """Return the probes. A node with many replicas opens slowly, and a busy node is not a dead one."""
+    scheme = layout.scheme
+    return {
+        "startupProbe": _probe("/livez", scheme, period_seconds=1, timeout_seconds=1, failures=300),
+        "livenessProbe": _probe("/livez", scheme, period_seconds=10, timeout_seconds=5, failures=6),
+        "readinessProbe": _probe("/readyz", scheme, period_seconds=2, timeout_seconds=2, failures=2),
+    }
 
 
 def _env(
     view: View, revision: int, application_id: str, settings: OperatorSettings
 ) -> Sequence[Mapping[str, Any]]:
     # Kubernetes substitutes the pod's name for $(QT_NAME)
-    url = names.advertised_url(view.namespace, view.name, revision, 0, settings.cluster_domain)
+    layout = PodLayout.of(view.raw)
+    url = names.advertised_url(
+        view.namespace, view.name, revision, 0, settings.cluster_domain, scheme=layout.scheme
+    )
     values = {
         _APPLICATION_ID: application_id,
         "BOOTSTRAP_SERVERS": view.spec.bootstrap_servers,
@@ -211,12 +238,16 @@ def _env(
         "RUN_DIR": _RUN_DIR,
         "DRAIN_SECONDS": str(_DRAIN_SECONDS),
     }
-    if own_ports := PodLayout.of(view.raw).ports_text:
+    if own_ports := layout.ports_text:
         values["WORKER_PORTS"] = own_ports
     if "secretRef" in view.raw["kafka"]:
         values["KAFKA_SECRET_DIR"] = _KAFKA_DIR
     if _auth_secret(view) is not None:
         values["AUTH_SECRET_DIR"] = _AUTH_DIR
+    if view.spec.tls is not None:
+        values["TLS_DIR"] = _TLS_DIR if view.spec.tls.secret_name else _NODE_TLS_DIR
+        values["NODE_TLS_DIR"] = _NODE_TLS_DIR
+        values["NODE_TLS_NAME"] = names.node_tls_name(view.namespace, view.name)
     return [
         _from_pod("NAME", "metadata.name"),
         _from_pod("ORDINAL", "metadata.labels['apps.kubernetes.io/pod-index']"),
@@ -248,12 +279,13 @@ def _volumes(view: View, revision: int) -> Sequence[Mapping[str, Any]]:
         {"name": "run", "emptyDir": {"sizeLimit": "16Mi"}},
         {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}},
     ]
-    if (secret := view.raw["kafka"].get("secretRef")) is not None:
-        volumes.append(
-            {"name": "kafka", "secret": {"secretName": secret["name"], "defaultMode": _GROUP_READS}}
-        )
-    if (auth_secret := _auth_secret(view)) is not None:
-        volumes.append({"name": "auth", "secret": {"secretName": auth_secret, "defaultMode": _GROUP_READS}})
+    secrets = dict(_serve_secrets(view))
+    if (kafka := view.raw["kafka"].get("secretRef")) is not None:
+        secrets = {"kafka": kafka["name"], **secrets}
+    if view.spec.tls is not None:
+        secrets["node-tls"] = names.node_certificate(view.name)
+    for name, secret_name in secrets.items():
+        volumes.append({"name": name, "secret": {"secretName": secret_name, "defaultMode": _GROUP_READS}})
     storage = view.raw["storage"]
     if storage["ephemeral"]:
         volumes.append({"name": _CLAIM, "emptyDir": {"sizeLimit": storage["size"]}})

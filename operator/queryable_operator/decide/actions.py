@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from queryable_app.placement.assignment import Placement
+from queryable_operator.spec.certificates import CertificateStep
 from queryable_operator.spec.observed import Manifest, Ref
 
 
@@ -41,6 +42,13 @@ class TopicDeletion:
 
 
 @dataclass(frozen=True, slots=True)
+class CertificateWork:
+    step: CertificateStep
+    hosts: tuple[str, ...]
+    """The names in a new certificate."""
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     type: Literal["Normal", "Warning"]
     reason: str
@@ -57,6 +65,9 @@ class Plan:
 
     token_secrets: tuple[Ref, ...] = ()
     """Token Secrets that must exist. The executor generates their contents once."""
+
+    certificate: CertificateWork | None = None
+    """What the certificate needs that the nodes show each other. The executor generates its contents."""
 
     node_updates: tuple[NodeUpdate, ...] = ()
     evict: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from queryable_operator.build import policies, services
 from queryable_operator.build.settings_map import RevisionRecord, config_map
 from queryable_operator.build.workload import larger_claim, stateful_set
 from queryable_operator.decide import deletion
-from queryable_operator.decide.actions import Event, NodeUpdate, Plan
+from queryable_operator.decide.actions import CertificateWork, Event, NodeUpdate, Plan
 from queryable_operator.decide.drift import difference
 from queryable_operator.decide.rekey_job import apply_rekey_job, leftover_topic, startable_pods
 from queryable_operator.decide.revision_records import (
@@ -29,6 +29,7 @@ from queryable_operator.rollout.revisions import service_target
 from queryable_operator.rollout.rolling import may_have_outdated_pods, next_to_roll
 from queryable_operator.rollout.rollout_state import RevisionReference, RolloutState
 from queryable_operator.spec import names
+from queryable_operator.spec.certificates import certificate_step
 from queryable_operator.spec.observed import Manifest, Observed, Ref
 from queryable_operator.spec.quantity import quantity
 from queryable_operator.spec.resource import View
@@ -105,7 +106,22 @@ def desired_actions(pass_: ReconcilePass) -> Plan:
         ]
         + [_remove_revision(pass_, live) for live in pass_.live_revisions.values()]
     )
+    whole = replace(whole, certificate=_certificate_work(pass_))
     return _without_conflicts(whole, pass_.observed.name_conflicts)
+
+
+def _certificate_work(pass_: ReconcilePass) -> CertificateWork | None:
+    """Return what the certificate between nodes needs, if nodes speak TLS, or are about to."""
+    view, revisions = pass_.view, pass_.live_revisions.values()
+    if view.spec.tls is None and not any(live.layout.tls for live in revisions):
+        return None
+    if Ref("Secret", names.node_certificate(view.name)) in pass_.observed.name_conflicts:
+        return None
+    step = certificate_step(pass_.observed.node_certificate, pass_.observed.now)
+    if step is None:
+        return None
+    hosts = names.service_hosts(view.namespace, view.name, pass_.settings.cluster_domain)
+    return CertificateWork(step, (names.node_tls_name(view.namespace, view.name), *hosts))
 
 
 def _view_objects(pass_: ReconcilePass) -> Plan:
@@ -150,7 +166,7 @@ def _apply_revision(pass_: ReconcilePass, reference: RevisionReference) -> Plan:
         token_secrets=missing,
         events=tuple(_recreation_events(pass_, reference, live)),
     )
-    if live.record is None or missing:
+    if live.record is None or missing or (record.layout.tls and pass_.observed.node_certificate is None):
         return made
     never_started = reference == pass_.state.candidate or pass_.state.phase in _FIRST_PHASES
     if never_started and (left := leftover_topic(pass_.observed, view, live, live.record)) is not None:
@@ -159,7 +175,7 @@ def _apply_revision(pass_: ReconcilePass, reference: RevisionReference) -> Plan:
 
 
 def _apply_pods(pass_: ReconcilePass, live: LiveRevision, record: RevisionRecord) -> Plan:
-    """Apply the pods of a revision whose ConfigMap and token exist."""
+    """Apply the pods of a revision whose ConfigMap, token and certificate exist."""
     view, now = view_of_revision(pass_.view, record.spec), pass_.observed.now
     replicas = startable_pods(live, record, placements.replicas(view, live, record.placement, now))
     there = live.objects.get("StatefulSet")

@@ -90,7 +90,14 @@ def _with_status(work: Plan, inputs: StatusInputs) -> Plan:
 def _requeue_seconds(work: Plan, inputs: StatusInputs) -> float:
     """Return when to requeue: soon if the next step waits for this one, later if only time passes."""
     state, before = inputs.state, inputs.status.get("phase")
-    waits = bool(work.node_updates or work.evict or work.delete or work.force_delete or work.token_secrets)
+    waits = bool(
+        work.node_updates
+        or work.evict
+        or work.delete
+        or work.force_delete
+        or work.token_secrets
+        or work.certificate
+    )
     candidate_caught_up = state.candidate is not None and state.candidate.caught_up_since is not None
     if (
         waits

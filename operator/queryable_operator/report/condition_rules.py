@@ -334,6 +334,7 @@ _DEGRADED_RULES: Final[tuple[tuple[str, Callable[[StatusInputs], str | None]], .
     ("CopyFailed", _copy_failed),
     ("NameTaken", _name_conflict),
     ("RevisionLost", _record_lost),
+    ("SecretUnusable", lambda inputs: inputs.observed.secret_problem),
     ("SettingsWrong", _topic_rule("SettingsWrong")),
     ("TopicNotFound", _topic_rule("TopicNotFound")),
     ("IngestFailed", _ingest_failed),

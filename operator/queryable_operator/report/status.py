@@ -28,6 +28,7 @@ from queryable_operator.rollout.rollout_state import Phase, RevisionReference, R
 from queryable_operator.rollout.status_inputs import StatusInputs
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest, TopicFound
+from queryable_operator.spec.pods import PodLayout
 from queryable_operator.spec.resource import Identity
 
 _HISTORY_MAX: Final = 10
@@ -95,8 +96,9 @@ def status_of(inputs: StatusInputs) -> Mapping[str, Any]:
         "conditions": conditions,
     }
     if view is not None:
-        host = f"{view.name}.{view.namespace}.svc.{inputs.settings.cluster_domain}"
-        whole["url"] = f"http://{host}:{view.raw['service']['port']}"
+        host, *_ = names.service_hosts(view.namespace, view.name, inputs.settings.cluster_domain)
+        layout = PodLayout.of(view.raw) if state.active is None else inputs.active.layout
+        whole["url"] = f"{layout.scheme}://{host}:{view.raw['service']['port']}"
     return {name: value for name, value in whole.items() if value is not None}
 
 

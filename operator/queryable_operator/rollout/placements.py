@@ -202,7 +202,9 @@ def _pods(view: View) -> list[PodIndex]:
 def _addresses(view: View, number: int, cluster_domain: str, layout: PodLayout) -> tuple[str, ...]:
     name, namespace = view.name, view.namespace
     return tuple(
-        names.advertised_url(namespace, name, number, pod, cluster_domain, layout.port_of(ordinal))
+        names.advertised_url(
+            namespace, name, number, pod, cluster_domain, layout.port_of(ordinal), layout.scheme
+        )
         for pod in _pods(view)
         for ordinal in layout.nodes_of(pod)
     )

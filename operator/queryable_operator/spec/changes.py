@@ -38,7 +38,7 @@ CHANGES: Final[Mapping[str, Change]] = {
     "standbyReplicas": Change.PATCH,
     "read": Change.PATCH,
     "auth": Change.ROLL,
-    "tls": Change.ROLL,
+    "tls": Change.ROLL,  # its fields; without it and with it are two revisions
     "storage.size": Change.PATCH,
     "storage.storageClassName": Change.REJECT,
     "storage.ephemeral": Change.REJECT,
@@ -67,10 +67,14 @@ CHANGES: Final[Mapping[str, Change]] = {
 
 _KEPT: Final = (Change.REVISION, Change.REJECT)
 
+_SWITCHES: Final = ("tls",)
+"""Fields whose presence makes a revision: nodes of one revision call each other, so all of them speak TLS or none does."""
+
 
 def spec_hash(spec: Mapping[str, Any], partitions: int, disk_format: int = FORMAT_VERSION) -> str:
     """Hash every field that makes a revision. The same nodes can serve two specs with the same hash."""
     fields = without_defaults(_fields(spec, (Change.REVISION,)))
+    fields |= {name: True for name in _SWITCHES if spec.get(name) is not None}
     return _digest({"spec": fields, "partitions": partitions, "diskFormat": disk_format})
 
 
@@ -84,7 +88,12 @@ def roll_hash(spec: Mapping[str, Any], image: str, kafka_secret_digest: str) -> 
 def effective_spec(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """Return the spec that the nodes of a revision made from `old` follow while the resource says `new`."""
     free = tuple(change for change in Change if change not in _KEPT)
-    return _merged(_fields(new, free), _fields(old, _KEPT))
+    whole = _merged(_fields(new, free), _fields(old, _KEPT))
+    for name in _SWITCHES:
+        if (name in old) is not (name in new):
+            whole.pop(name, None)
+            whole |= {name: old[name]} if name in old else {}
+    return whole
 
 
 def _fields(spec: Mapping[str, Any], changes: Collection[Change], prefix: str = "") -> dict[str, Any]:

@@ -104,6 +104,22 @@ def pod(view: str, revision: int, index: int) -> str:
     return f"{child(view, revision)}-{index}"
 
 
+def node_certificate(view: str) -> str:
+    """Return the name of the Secret with the certificate that the nodes of a view show each other."""
+    return f"{view}-nodes"
+
+
+def node_tls_name(namespace: str, view: str) -> str:
+    """Return the name in that certificate. It is no address, so a client never asks for it."""
+    return f"nodes.{view}.{namespace}.{GROUP}"
+
+
+def service_hosts(namespace: str, view: str, cluster_domain: str) -> tuple[str, ...]:
+    """Return the names by which clients in the cluster call the view's Service, the whole one first."""
+    within = f"{view}.{namespace}"
+    return f"{within}.svc.{cluster_domain}", f"{within}.svc", within, view
+
+
 def volume_claim(view: str, revision: int, index: int) -> str:
     return f"data-{pod(view, revision, index)}"
 
@@ -140,10 +156,16 @@ def _uid_prefix(uid: str) -> str:
 
 
 def advertised_url(
-    namespace: str, view: str, revision: int, index: int, cluster_domain: str, port: int = DEFAULT_PORT
+    namespace: str,
+    view: str,
+    revision: int,
+    index: int,
+    cluster_domain: str,
+    port: int = DEFAULT_PORT,
+    scheme: str = "http",
 ) -> str:
     host = f"{pod(view, revision, index)}.{child(view, revision)}.{namespace}.svc.{cluster_domain}"
-    return f"http://{host}:{port}"
+    return f"{scheme}://{host}:{port}"
 
 
 def labels(view: str) -> Mapping[str, str]:

@@ -13,6 +13,7 @@ from typing import Any
 from queryable_app.placement.assignment import Placement
 from queryable_app.placement.controller import NodeObservation
 from queryable_app.wire.ingest_failures import IngestFailure
+from queryable_operator.spec.certificates import NodeCertificate
 
 Manifest = Mapping[str, Any]
 """A Kubernetes object."""
@@ -119,6 +120,12 @@ class Observed:
 
     kafka_secret_digest: str = ""
     """Digest of the contents of `spec.kafka.secretRef`. Empty without a Secret."""
+
+    node_certificate: NodeCertificate | None = None
+    """The certificate that the nodes show each other. None: no revision needs one, or it is missing."""
+
+    secret_problem: str | None = None
+    """Why nodes cannot use a Secret that `spec.tls` or `spec.auth` names. It never contains a value."""
 
     node_statuses: Mapping[int, Mapping[int, NodeStatus]] = field(default_factory=dict)
     """By revision and ordinal."""

@@ -1,4 +1,4 @@
-"""Convert between the nodes of a revision, which placements count, and the pods that Kubernetes counts.
+"""Convert between the nodes of a revision, which placements count, and the pods that Kubernetes counts, and locate them.
 
 A pod with W workers is W nodes: pod P is the nodes P*W to P*W+W-1, each with a port of its own. No other file of the operator
 multiplies or divides by the number of workers. A revision keeps the number that it was made with, because its disks are divided
@@ -24,10 +24,17 @@ class PodLayout:
     workers: int = 1
     """Nodes in each pod."""
 
+    tls: bool = False
+    """Whether the nodes speak TLS."""
+
     @staticmethod
     def of(spec: Mapping[str, Any]) -> PodLayout:
         """Return the layout of a revision from the spec that it records."""
-        return PodLayout(stated_workers(spec) or 1)
+        return PodLayout(stated_workers(spec) or 1, spec.get("tls") is not None)
+
+    @property
+    def scheme(self) -> str:
+        return "https" if self.tls else "http"
 
     def pod_of(self, ordinal: int) -> PodIndex:
         return PodIndex(ordinal // self.workers)

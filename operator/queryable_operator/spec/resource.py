@@ -100,10 +100,6 @@ def _view(identity: Identity, given: Mapping[str, Any]) -> View:
         raise SpecError(f"spec: {size} characters as JSON, and the limit is {SPEC_CHARACTERS_MAX}")
     raw = with_defaults(given)
     spec = parse_spec(raw)
-    if spec.tls is not None:
-        raise SpecError(
-            "spec.tls: TLS is in `qtopic run` only, and not in the operator of this version; leave the field out"
-        )
     _check_kafka(raw["kafka"])
     check_nodes(spec.replicas, PodLayout.of(raw))
     check_requirements(raw)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import pytest
@@ -152,14 +154,27 @@ def test_stated_defaults_change_no_hash() -> None:
 @pytest.mark.parametrize("path", [p for p, d in DEFAULTS.items() if not isinstance(d, dict)])
 def test_each_default_can_be_left_out(path: str) -> None:
     """Each field with a default has the same hashes with and without it."""
-    small: Mapping[str, Any] = {"kafka": {"bootstrapServers": "kafka:9092"}, "topic": "users"}
+    stated = with_field({"kafka": {"bootstrapServers": "kafka:9092"}, "topic": "users"}, path, DEFAULTS[path])
+    left_out = copy.deepcopy(stated)
+    *parents, name = path.split(".")
+    del reduce(getitem, parents, left_out)[name]
 
-    assert hashes(with_field(small, path, DEFAULTS[path])) == hashes(small)
+    assert hashes(stated) == hashes(left_out)
 
 
 def test_order_of_fields_changes_no_hash() -> None:
     """A resource with reordered fields is the same."""
     assert hashes(dict(reversed(list(BASE.items())))) == hashes(BASE)
+
+
+def test_nodes_of_one_revision_speak_tls_or_none_does() -> None:
+    """TLS that is added or removed makes a revision, and the pods of the old one stay as they are."""
+    with_tls, without = BASE, {name: value for name, value in BASE.items() if name != "tls"}
+
+    assert hashes(with_tls)[0] != hashes(without)[0]
+    assert effective_spec(with_tls, without) == with_tls
+    assert effective_spec(without, with_tls) == without
+    assert spec_hash({**without, "tls": {}}, 12) == spec_hash(with_tls, 12)
 
 
 def test_unknown_field_makes_a_revision() -> None:
