@@ -90,6 +90,7 @@ RULES: list[tuple[str, dict[str, Any]]] = [
         {"auth": {"jwt": {**JWKS, "secretRef": {"name": "a", "key": "b"}}}},
     ),
     ("give issuer and audience with jwksUrl", {"auth": {"jwt": {"jwksUrl": "https://a", "issuer": "b"}}}),
+    ("clientAuth needs secretRef", {"tls": {"clientAuth": "require"}}),
     ("jwksCa goes with jwksUrl", {"auth": {"jwt": {"jwksCa": "a", "secretRef": {"name": "a", "key": "b"}}}}),
     (
         "give a claim with one of equals, contains and glob",

@@ -25,7 +25,7 @@ _IN_NAMESPACES: Final = {
     "Pod": ("list", "watch", "delete"),
     "Pod/eviction": ("create",),
     "PodDisruptionBudget": ("get", "list", "watch", "create", "patch", "delete"),
-    "Secret": ("get", "create", "delete"),
+    "Secret": ("get", "create", "patch", "delete"),
     "Service": ("get", "list", "watch", "create", "patch", "delete"),
     "ServiceAccount": ("get", "list", "watch", "create", "patch", "delete"),
     "StatefulSet": ("get", "list", "watch", "create", "patch", "delete"),

@@ -75,7 +75,7 @@ def test_view_can_follow_an_earlier_spec() -> None:
         ({"view": {"ttl": "0s"}}, "spec.view.ttl: a row that expires at once can never be read"),
         ({"key": {"format": "avro"}}, "spec.key.format: 'avro' is not in this version"),
         ({"auth": {"jwt": {"jwksUrl": "https://a"}}}, "spec.auth.rules: is empty"),
-        ({"tls": {"secretRef": {"name": "a"}}}, "spec.tls: TLS is in `qtopic run` only"),
+        ({"tls": {"clientAuth": "require"}}, "spec.tls.clientAuth: require needs spec.tls.secretRef"),
         ({"ingest": {"batch": "1s"}}, "spec.ingest.batch: Spark's Real-Time Mode takes no batch under 5s"),
         ({"ingest": {"executors": 2}}, "spec.ingest.executors: only a view with spec.view.aggregate.groupBy has"),
         ({"ingest": {"driverMemory": "256m"}}, "spec.ingest.driverMemory: Spark needs at least 512m"),
