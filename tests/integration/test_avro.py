@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from queryable_app.config.avro_schema import parse_avro_schema
 from queryable_app.wire.avro import avro_bytes, avro_json
 from tests.integration import topics
@@ -22,7 +24,8 @@ def test_avro_with_a_schema_in_the_resource(kafka: Any, tmp_path: Path) -> None:
     document = example("user-profiles.yaml", kafka.bootstrap)
     topic = document["spec"]["topic"]
     schema = parse_avro_schema(document["spec"]["value"]["schemaFrom"]["inline"])
-    shown, _, shown_in_avro = re.findall(r"```json\n(.*)\n```", PAGE)
+    (shown,) = re.findall(r"This record of the example:\n\n```json\n(.*)\n```", PAGE)
+    (shown_in_avro,) = re.findall(r"as `application/avro\+json`:\n\n```json\n(.*)\n```", PAGE)
     topics.create(kafka.bootstrap, topic, 1)
     topics.produce(
         kafka.bootstrap,
@@ -52,28 +55,42 @@ def test_avro_with_a_schema_in_the_resource(kafka: Any, tmp_path: Path) -> None:
 
 
 def test_avro_with_a_registry(kafka: Any, tmp_path: Path) -> None:
-    """Records of two schemas are read as the resource's one; ingest waits for a registry that is away, and says so."""
+    """Records of two schemas are read as the resource's one, by the Avro keys of the page; ingest waits for a registry that is
+    away, and says so."""
+    (key,) = re.findall(r"```yaml\n(key:\n.*?)```", PAGE, re.DOTALL)
     with schema_registry() as registry:
         first, second = registry.register("u-value", V1), registry.register("u-value", V2)
         topics.create(kafka.bootstrap, "registered", 1)
+        one, two = framed(7, b"\x01"), framed(7, b"\x80\x01")  # -1 and 64
+        other = framed(8, b"\x02")
         topics.produce(
-            kafka.bootstrap, "registered", [(b"a", framed(first, b"\x0e\x02x")), (b"bad", framed(99, b""))]
+            kafka.bootstrap,
+            "registered",
+            [
+                (one, framed(first, b"\x0e\x02x")),
+                (two, framed(99, b"")),
+                (other, framed(first, b"\x0e\x02x")),
+            ],
         )
         source = {"registryUrl": registry.url, "inline": json.dumps(V2)}
         document = resource(
             "registered",
             kafka.bootstrap,
+            **yaml.safe_load(key),
             value={"format": "avro", "schemaFrom": source},
-            transform={"sql": "SELECT key, value.id * 10 AS n, value.city AS city FROM records"},
+            transform={"sql": "SELECT key, value.id * 10 + key AS n, value.city AS city FROM records"},
         )
         with running(document, tmp_path) as system:
             system.at_end(topics.ends(kafka.bootstrap, "registered"))
-            assert system.value("a") == {"n": 70, "city": "none"}
+            assert system.value("-1") == {"n": 69, "city": "none"}
             registry.broken = "away"
-            topics.produce(kafka.bootstrap, "registered", [(b"b", framed(second, b"\x10\x02y"))])
+            topics.produce(kafka.bootstrap, "registered", [(two, framed(second, b"\x10\x02y"))])
             said = f"the schema registry {registry.url} gives no schema"
             eventually("status names the registry", lambda: said in system.status()["ingest"]["detail"])
-            assert system.value("a") == {"n": 70, "city": "none"}
+            assert system.value("-1") == {"n": 69, "city": "none"}
             registry.broken = ""
-            eventually("the record is readable", lambda: system.value("b") == {"n": 80, "city": "y"})
-            assert system.partition(0)["bad"] == 1
+            eventually("the record is readable", lambda: system.value("64") == {"n": 144, "city": "y"})
+            assert [row["key"] for row in system.items("/v1/range?from=-1")] == [-1, 64]
+            partition = system.partition(0)
+            said = "key: its schema has the id 8, and not 7 of spec.key.schemaFrom.schemaId"
+            assert (partition["bad"], partition["lastBad"]["reason"]) == (2, said)

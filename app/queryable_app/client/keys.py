@@ -23,21 +23,22 @@ _VERBATIM: Final = ("string", "bytes")
 
 def record_key(key: Key, codec: KeyCodec) -> bytes:
     """Return the bytes that producers send for this key. Raises InvalidRequest."""
-    if isinstance(key, bytes):
-        return key
     try:
+        if isinstance(key, bytes):
+            codec.to_disk(key)  # the bytes of an Avro key must be one
+            return key
         if isinstance(key, str):
             return codec.from_text(key)
-        if isinstance(key, float) and isinf(key) and codec.format == "double":
+        if isinstance(key, float) and isinf(key) and codec.text_format == "double":
             return codec.from_text("Infinity" if key > 0 else "-Infinity")  # JSON has no such number
-        if isinstance(key, int | float) and not isinstance(key, bool) and codec.format in _NUMBERS:
+        if isinstance(key, int | float) and not isinstance(key, bool) and codec.text_format in _NUMBERS:
             return codec.from_json(key)
-        if isinstance(key, UUID) and codec.format == "uuid":
+        if isinstance(key, UUID) and codec.text_format == "uuid":
             return codec.from_text(str(key))
     except Failure as failure:
         raise from_failure(failure) from None
     raise InvalidRequest(
-        f"key: {shown(key)} is {_with_article(type(key).__name__)}, and this view's keys are {codec.format}",
+        f"key: {shown(key)} is {_with_article(type(key).__name__)}, and this view's keys are {codec.text_format}",
         f"give {_expected(codec)}, or the record key's own bytes",
     )
 
@@ -69,11 +70,11 @@ def in_request(record_keys: Sequence[bytes], codec: KeyCodec) -> tuple[list[str]
 
 
 def _expected(codec: KeyCodec) -> str:
-    if codec.format in _NUMBERS:
-        return "a number" if codec.format == "double" else "an int"
-    if codec.format == "uuid":
+    if codec.text_format in _NUMBERS:
+        return "a number" if codec.text_format == "double" else "an int"
+    if codec.text_format == "uuid":
         return "a uuid.UUID or its text"
-    return "JSON text" if codec.format == "json" else "a str"
+    return "JSON text" if codec.text_format == "json" else "a str"
 
 
 def _with_article(name: str) -> str:

@@ -7,10 +7,12 @@ from typing import Any, Final, cast, get_args
 from urllib.parse import urlsplit
 
 from queryable_app.client.exceptions import InvalidRequest
+from queryable_app.config.key_schema import SCHEMA_ID_MAX, AvroKeyType, KeySchema
 from queryable_app.config.topic_spec import KeyFormat
 from queryable_app.errors import shown
+from queryable_app.wire.avro_keys import key_codec_of
 from queryable_app.wire.partitioners import ALGORITHMS, SCATTER, Partitioning
-from queryable_app.wire.serde import KeyCodec, key_codec
+from queryable_app.wire.serde import KeyCodec
 
 _PARTITIONS_MAX: Final = 100_000
 
@@ -51,10 +53,18 @@ def parse_placement(raw: Any) -> PlacementMap:
         int(raw["epoch"]),
         str(raw["applicationId"]),
         partitioner,
-        key_codec(cast(KeyFormat, key_format)),
+        key_codec_of(cast(KeyFormat, key_format), _key_schema(raw) if key_format == "avro" else None),
         owners,
         tuple(sorted({address for addresses in owners for address in addresses})),
     )
+
+
+def _key_schema(raw: Any) -> KeySchema:
+    type_, schema_id = raw["keySchema"]["type"], raw["keySchema"]["schemaId"]
+    known = schema_id is None or (isinstance(schema_id, int) and 0 <= schema_id <= SCHEMA_ID_MAX)
+    if type_ not in get_args(AvroKeyType) or not known:
+        raise ValueError("keySchema")
+    return KeySchema(type_, schema_id)
 
 
 def checked_address(text: object) -> str:

@@ -29,8 +29,9 @@ from queryable_app.local.data_directory import RESOURCE_FILE
 from queryable_app.local.resource_file import ResourceError, load_resource
 from queryable_app.local.topics import KafkaUnreachable, TopicRefused, producing
 from queryable_app.wire.avro_forms import record_encoding
+from queryable_app.wire.avro_keys import key_codec_of
 from queryable_app.wire.json_text import BadJson, JsonText, read_document, read_json, read_object
-from queryable_app.wire.serde import key_codec, value_from_json, value_from_text
+from queryable_app.wire.serde import value_from_json, value_from_text
 
 T = TypeVar("T")
 
@@ -109,7 +110,7 @@ def _spec(file: Path | None, topic: str | None, bootstrap: str, data: Path | Non
 
 def _record(spec: TopicSpec, key: str, value: str | None) -> Record:
     """Return the record that was typed: a value of a text format verbatim, any other one as JSON."""
-    typed = key_codec(spec.key_format).from_text(key)
+    typed = key_codec_of(spec.key_format, spec.key_schema).from_text(key)
     if value is None:
         return typed, None
     if spec.value_format in ("string", "uuid", "bytes"):
@@ -118,7 +119,7 @@ def _record(spec: TopicSpec, key: str, value: str | None) -> Record:
 
 
 def _records(spec: TopicSpec, lines: Iterable[str]) -> Iterator[Record]:
-    codec, encode = key_codec(spec.key_format), record_encoding(spec)
+    codec, encode = key_codec_of(spec.key_format, spec.key_schema), record_encoding(spec)
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue

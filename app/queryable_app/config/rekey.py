@@ -36,6 +36,7 @@ def spec_of_nodes(spec: TopicSpec, application_id: str, key_format: KeyFormat) -
         topic=internal_topic(application_id),
         source_topic=spec.topic,
         key_format=key_format,
+        key_schema=None,
         value_format=_stored_value(spec),
         value_schema=None,
         schema_source=None,

@@ -17,6 +17,7 @@ from queryable_app.config.auth import AuthSpec, parse_auth
 from queryable_app.config.entries import EntriesSpec, parse_entries
 from queryable_app.config.history import HistorySpec, parse_history
 from queryable_app.config.indexes import IndexSpec, parse_indexes
+from queryable_app.config.key_schema import KeySchema, parse_key_schema
 from queryable_app.config.spec_fields import SpecError as SpecError
 from queryable_app.config.spec_fields import duration_ms as duration_ms
 from queryable_app.config.spec_fields import one_of, whole
@@ -24,7 +25,7 @@ from queryable_app.config.tls import Tls, parse_tls
 from queryable_app.config.value_schema import SchemaSource, parse_schema_source, split_settings
 from queryable_app.config.writes import Writes, parse_writes
 
-KeyFormat = Literal["string", "int", "long", "double", "uuid", "bytes", "json"]
+KeyFormat = Literal["string", "int", "long", "double", "uuid", "bytes", "json", "avro"]
 ValueFormat = Literal["json", "string", "int", "long", "double", "uuid", "bytes", "avro", "protobuf"]
 StoredFormat = ValueFormat | Literal["aggregate"]
 OnBadRecord = Literal["Skip", "Fail", "DeadLetter"]
@@ -69,6 +70,8 @@ class TopicSpec:
     topic: str
     kafka_config: Mapping[str, str] = field(default_factory=dict, repr=False)  # it may hold a password
     key_format: KeyFormat = "string"
+    key_schema: KeySchema | None = None
+    """The schema of Avro keys. None: keys have another format."""
     value_format: ValueFormat = "json"
     value_schema: str | None = None
     schema_source: SchemaSource | None = None
@@ -137,6 +140,7 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
         topic=spec["topic"],
         kafka_config=kafka_config,
         key_format=one_of(KeyFormat, spec.get("key", {}).get("format", "string"), "spec.key.format"),
+        key_schema=parse_key_schema(spec.get("key", {})),
         value_format=value_format,
         value_schema=value_schema,
         schema_source=parse_schema_source(spec.get("value", {}), value_format),

@@ -12,6 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import DataType, StructField, StructType
 
 from queryable_app.config.aggregate_spec import AggregateSpec
+from queryable_app.config.key_schema import KeySchema
 from queryable_app.config.value_schema import SchemaSource
 from queryable_app.ingest.catalyst import java_function, json_function, message
 from queryable_app.ingest.value_decoders import SchemaError, columns_of, value_decoder
@@ -32,6 +33,7 @@ class View:
     key_by: tuple[str, ...] = ()
     schema_source: SchemaSource | None = None
     registry_config: Mapping[str, str] = field(default_factory=dict, repr=False)  # a password
+    key_schema: KeySchema | None = None
     time_field: str | None = None
     """The path to the time of an entry, in a view of entries."""
 
@@ -39,9 +41,10 @@ class View:
 def decode_records(session: SparkSession, source: DataFrame, view: View) -> DataFrame:
     """Return the six columns that the user sees, and columns of our own, whose names begin with _."""
     schema = value_schema(session, view)
-    problem = java_function(session, "Problem", (view.key_format, checked_format(view)), "string")
+    problem = java_function(session, "Problem", (decoded_key_format(view), checked_format(view)), "string")
     headers = f.col("headers") if "headers" in source.columns else f.lit(None).cast(HEADERS_TYPE)
     decoder = value_decoder(session, view.schema_source, view.registry_config)
+    source, key, key_problem = _decoded_key(session, source, view)
     json, format = "value", view.value_format
     if decoder is not None:
         source = source.withColumn(
@@ -55,9 +58,12 @@ def decode_records(session: SparkSession, source: DataFrame, view: View) -> Data
         "timestamp",
         headers.alias("headers"),
         f.col("key").alias("_key"),
+        f.col(key).alias("_decoded_key"),
         f.col("value").alias("_value"),
         f.col(json).alias("_json"),
-        _undecodable(problem(f.col("key"), f.col("value")), decoder is not None).alias("_undecodable"),
+        f.coalesce(key_problem, _undecodable(problem(f.col(key), f.col("value")), decoder is not None)).alias(
+            "_undecodable"
+        ),
         _parsed(json, schema).alias("_parsed"),
     )
     said = "schemaFrom" if decoder is not None and view.value_schema is None else "schema"
@@ -71,7 +77,7 @@ def decode_records(session: SparkSession, source: DataFrame, view: View) -> Data
     else:
         value = _typed(session, "_json", format)
     return checked.select(
-        _typed(session, "_key", view.key_format).alias("key"),
+        _typed(session, "_decoded_key", decoded_key_format(view)).alias("key"),
         value.alias("value"),
         "headers",
         "timestamp",
@@ -83,6 +89,26 @@ def decode_records(session: SparkSession, source: DataFrame, view: View) -> Data
         "_problem",
         (f.col("_value").isNotNull() & f.col("_problem").isNull()).alias("_live"),
     )
+
+
+def _decoded_key(session: SparkSession, source: DataFrame, view: View) -> tuple[DataFrame, str, Column]:
+    """Return the source, the name of its column with the key without its Avro encoding, and the problem of the key."""
+    if view.key_schema is None:
+        return source, "key", f.lit(None).cast("string")
+    arguments = avro_key_arguments(view.key_schema)
+    decoded = java_function(session, "AvroKeyBytes", (arguments[0], str(arguments[1])), "binary")
+    key_problem = java_function(session, "AvroKeyProblem", (arguments[0], str(arguments[1])), "string")
+    return source.withColumn("_avro_key", decoded(f.col("key"))), "_avro_key", key_problem(f.col("key"))
+
+
+def avro_key_arguments(schema: KeySchema) -> tuple[str, int]:
+    """Return the arguments of the JVM's AvroKey."""
+    return schema.type, -1 if schema.schema_id is None else schema.schema_id
+
+
+def decoded_key_format(view: View) -> str:
+    """Return the format of keys without their Avro encoding."""
+    return view.key_format if view.key_schema is None else view.key_schema.type
 
 
 def checked_format(view: View) -> str:

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from queryable_app.config.topic_spec import IngestMode, TopicSpec
-from queryable_app.ingest.decoded_records import View, checked_format
+from queryable_app.ingest.decoded_records import View, avro_key_arguments, checked_format, decoded_key_format
 from queryable_app.ingest.kafka_admin import WITHOUT_METRICS
 from queryable_app.ingest.transform import Projection, project
 from queryable_app.ingest.value_decoders import value_decoder
@@ -61,6 +61,7 @@ def view_of(spec: TopicSpec) -> View:
         spec.key_by,
         spec.schema_source,
         spec.registry_config,
+        spec.key_schema,
         None if spec.entries is None else spec.entries.time_field,
     )
 
@@ -87,17 +88,19 @@ def row_writer(session: SparkSession, start: QueryStart, projection: Projection)
     spec = start.spec
     contribution = contribution_of(session, projection)
     # A marker's key is no JSON.
-    key_format = "bytes" if spec.source_topic and spec.key_format != "long" else spec.key_format
+    view, schema = view_of(spec), spec.key_schema
+    key_format = "bytes" if spec.source_topic and spec.key_format != "long" else decoded_key_format(view)
     return jvm.io.queryabletopics.RowWriter(
         str(start.row_socket),
         start.generation,
         start.partitions,
         key_format,
-        checked_format(view_of(spec)),
+        checked_format(view),
         spec.ttl_ms or 0,
         bool(spec.sql or projection.inputs),
         contribution,
         value_decoder(session, spec.schema_source, spec.registry_config),
+        None if schema is None else jvm.io.queryabletopics.AvroKey(*avro_key_arguments(schema)),
         None if spec.entries is None else jvm.io.queryabletopics.TimeField(spec.entries.time_field),
     )
 

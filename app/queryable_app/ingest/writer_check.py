@@ -65,7 +65,7 @@ def _write(session: SparkSession, path: Path) -> None:
     for rows, added in ((_ROWS, None), (_ADDED, contribution)):
         aggregates = added is not None
         writer = jvm.io.queryabletopics.RowWriter(
-            str(path), 1, 1, "string", "json", 0, aggregates, added, None, None
+            str(path), 1, 1, "string", "json", 0, aggregates, added, None, None, None
         )
         writer.open(0, 0)
         for row in rows:

@@ -80,9 +80,9 @@ from queryable_app.serve.store.store import Store
 from queryable_app.serve.store.store_errors import StoreError, StoreUnavailable
 from queryable_app.serve.store.sweeper import Sweeper
 from queryable_app.wire.avro_forms import avro_forms, record_encoding
+from queryable_app.wire.avro_keys import key_codec_of
 from queryable_app.wire.disk_format import Identity
 from queryable_app.wire.index_entries import RowIndexes
-from queryable_app.wire.serde import key_codec
 
 _MEASURE_SECONDS: Final = 0.5
 
@@ -104,7 +104,7 @@ class Node:
         self.listeners: list[
             Callable[[], None]
         ] = []  # called when the read settings change, and when the node drains
-        self.codec = key_codec(spec.key_format)
+        self.codec = key_codec_of(spec.key_format, spec.key_schema)
         self.render = value_renderer(spec)
         self.avro_forms = avro_forms(spec)
         """By media type: what makes a value's other representations of its JSON."""

@@ -52,6 +52,16 @@ class KeyCodec:
     order: str
     width: int
 
+    @property
+    def text_format(self) -> KeyFormat:
+        """Return the format of the key's text and JSON."""
+        return self.format
+
+    @property
+    def stores_record_keys(self) -> bool:
+        """Tell whether on-disk keys are the record keys."""
+        return self.order == KeyOrder.PLAIN
+
     def from_url_bytes(self, raw: bytes) -> bytes:
         """Return the record's key for a percent-decoded piece of a path or query."""
         if self.format in ("string", "bytes"):
@@ -113,7 +123,11 @@ class KeyCodec:
                 return _to_json(value).encode(), None
         except (UnicodeDecodeError, struct.error, Failure):
             pass
-        return b'"' + base64.urlsafe_b64encode(record_key).rstrip(b"=") + b'"', "base64url"
+        return base64url_json(record_key), "base64url"
+
+
+def base64url_json(record_key: bytes) -> bytes:
+    return b'"' + base64.urlsafe_b64encode(record_key).rstrip(b"=") + b'"'
 
 
 def key_codec(format: KeyFormat) -> KeyCodec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, get_args
+from typing import Any, cast, get_args
 from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
@@ -18,10 +18,12 @@ from queryable_app.client.keys import Key, in_request, record_key
 from queryable_app.client.options import ReadOptions, ReadSettings, parse_options
 from queryable_app.client.placement_map import checked_address, parse_placement
 from queryable_app.client.rows import Freshness, item_row
+from queryable_app.config.key_schema import AvroKeyType, KeySchema
 from queryable_app.config.topic_spec import KeyFormat
 from queryable_app.errors import Failure, Reason
 from queryable_app.policy import freshness
 from queryable_app.policy.freshness import READ_OPTION_NAMES, Consistency, parse_read_options
+from queryable_app.wire.avro_keys import key_codec_of
 from queryable_app.wire.http_text import parse_positions, parse_query
 from queryable_app.wire.serde import key_codec
 
@@ -36,13 +38,25 @@ KEYS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-@pytest.mark.parametrize("key_format", get_args(KeyFormat))
+@pytest.mark.parametrize("schema_id", [None, 7])
+@pytest.mark.parametrize("key_format", [*KEYS, *(f"avro {type_}" for type_ in get_args(AvroKeyType))])
 @given(st.data())
-def test_node_reads_the_same_key(key_format: KeyFormat, data: st.DataObject) -> None:
-    """A node turns the text in the request into the bytes of the key, for any key."""
-    codec = key_codec(key_format)
-    key: Key = data.draw(KEYS[key_format] | st.binary(max_size=12))
-    record = record_key(key, codec)
+def test_node_reads_the_same_key(key_format: str, schema_id: int | None, data: st.DataObject) -> None:
+    """A node turns the text in the request into the bytes of the key, for any key. Bytes that are no Avro key are refused."""
+    codec = key_codec(cast(KeyFormat, key_format))
+    type_ = key_format.removeprefix("avro ")
+    if key_format.startswith("avro"):
+        codec = key_codec_of("avro", KeySchema(cast(AvroKeyType, type_), schema_id))
+    key: Key = data.draw(KEYS[type_] | st.binary(max_size=12))
+    try:
+        record = record_key(key, codec)
+    except InvalidRequest:
+        refused = True
+    else:
+        refused = False
+    if refused:
+        assert (isinstance(key, bytes), key_format) == (True, f"avro {type_}")
+        return
     texts, how = in_request([record], codec)
     raw = unquote_to_bytes(texts[0])
     assert "/" not in texts[0]

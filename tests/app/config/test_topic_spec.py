@@ -93,7 +93,24 @@ REGISTRY = {"format": "avro", "schemaFrom": {"registryUrl": "https://registry:80
 @pytest.mark.parametrize(
     ("fields", "path"),
     [
-        ({"key": {"format": "avro"}}, "spec.key.format"),
+        ({"key": {"format": "avro"}}, "spec.key.schemaFrom"),
+        ({"key": {"schemaFrom": {"inline": '"long"'}}}, "spec.key.schemaFrom"),
+        *(
+            ({"key": {"format": "avro", "schemaFrom": {"inline": text}}}, "spec.key.schemaFrom.inline")
+            for text in (
+                "long",
+                '"boolean"',
+                '["null", "long"]',
+                '{"type": "record", "name": "R", "fields": []}',
+            )
+        ),
+        *(
+            (
+                {"key": {"format": "avro", "schemaFrom": {"inline": '"int"', "schemaId": n}}},
+                "spec.key.schemaFrom.schemaId",
+            )
+            for n in (-1, 2**31, "7")
+        ),
         ({"value": {"format": "protobuf"}}, "spec.value.schemaFrom"),
         ({"value": {"format": "protobuf", "schema": "a INT"}}, "spec.value.schema"),
         (

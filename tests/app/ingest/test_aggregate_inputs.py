@@ -359,7 +359,7 @@ def test_rows_are_written_as_contributions(spark: SparkSession, tmp_path: Path) 
     contribution = jvm.io.queryabletopics.Contribution("-ls", "010")
     with RowSink(tmp_path / "rows.sock") as sink:
         writer = jvm.io.queryabletopics.RowWriter(
-            str(sink.path), 1, 1, "string", "json", 0, True, contribution, None, None
+            str(sink.path), 1, 1, "string", "json", 0, True, contribution, None, None, None
         )
         writer.open(0, 0)
         for row in projection.frame._jdf.collectAsList():

@@ -27,6 +27,45 @@ public final class Decoding {
     }
   }
 
+  /** Return an Avro key without its encoding; null for one that cannot be decoded. */
+  public static final class AvroKeyBytes implements UDF1 {
+    private static final long serialVersionUID = 1L;
+    private final AvroKey codec;
+
+    public AvroKeyBytes(String type, String id) {
+      this.codec = new AvroKey(type, Integer.parseInt(id));
+    }
+
+    public Object call(Object key) {
+      try {
+        return key == null ? null : codec.decode((byte[]) key);
+      } catch (Undecodable e) {
+        return null;
+      }
+    }
+  }
+
+  /** Return the problem of an Avro key, or null. */
+  public static final class AvroKeyProblem implements UDF1 {
+    private static final long serialVersionUID = 1L;
+    private final AvroKey codec;
+
+    public AvroKeyProblem(String type, String id) {
+      this.codec = new AvroKey(type, Integer.parseInt(id));
+    }
+
+    public Object call(Object key) {
+      try {
+        if (key != null) {
+          codec.decode((byte[]) key);
+        }
+        return null;
+      } catch (Undecodable e) {
+        return "key: " + e.getMessage();
+      }
+    }
+  }
+
   /** Return the problem of a value's time, in a view of entries, or null. */
   public static final class TimeProblem implements UDF1 {
     private static final long serialVersionUID = 1L;

@@ -54,6 +54,7 @@ public final class RowWriter extends ForeachWriter {
   private final boolean decoded;
   private final Contribution contribution; // null: rows hold values
   private final ValueDecoder decoder; // null: values are stored as they are
+  private final AvroKey avroKey; // null: keys have no encoding to take off
   private final TimeField timeField; // of a view of entries, or null: rows have the time of their entry as their expiry
 
   private transient SocketChannel channel;
@@ -80,10 +81,11 @@ public final class RowWriter extends ForeachWriter {
    * @param decoded    the rows come out of the user's SQL, which has checked them
    * @param contribution encodes the rows of an aggregate view, which are also decoded; null: rows hold values
    * @param decoder    makes the JSON that is stored out of values with a schema, unless `decoded`; null: values have none
+   * @param avroKey    takes the encoding off Avro keys, which are then of `keyFormat`; null: there is none
    * @param timeField  finds the time of an entry in the JSON that is stored; null: the view has no entries
    */
   public RowWriter(String socketPath, long generation, int partitions, String keyFormat, String valueFormat, long ttlMs,
-      boolean decoded, Contribution contribution, ValueDecoder decoder, TimeField timeField) {
+      boolean decoded, Contribution contribution, ValueDecoder decoder, AvroKey avroKey, TimeField timeField) {
     this.socketPath = socketPath;
     this.generation = generation;
     this.partitions = partitions;
@@ -93,6 +95,7 @@ public final class RowWriter extends ForeachWriter {
     this.decoded = decoded;
     this.contribution = contribution;
     this.decoder = decoder;
+    this.avroKey = avroKey;
     this.timeField = timeField;
   }
 
@@ -215,11 +218,22 @@ public final class RowWriter extends ForeachWriter {
       rows++;
       return;
     }
-    byte[] key = (byte[]) row.get(3);
+    byte[] recordKey = (byte[]) row.get(3);
+    byte[] key = recordKey;
     byte[] given = row.isNullAt(4) ? null : (byte[]) row.get(4);
     byte[] value = given;
     long expiry = 0;
-    String problem = decoded ? (row.isNullAt(6) ? null : row.getString(6)) : Checks.problem(keyFormat, key, valueFormat, value);
+    String problem = decoded && !row.isNullAt(6) ? row.getString(6) : null;
+    if (avroKey != null && problem == null) {
+      try {
+        key = avroKey.decode(recordKey);
+      } catch (Undecodable e) {
+        problem = "key: " + e.getMessage();
+      }
+    }
+    if (problem == null && !decoded) {
+      problem = Checks.problem(keyFormat, key, valueFormat, value);
+    }
     if (problem == null && value != null) {
       try {
         value = decoder != null && !decoded ? decoder.decode(value) : value;
@@ -255,18 +269,19 @@ public final class RowWriter extends ForeachWriter {
     } else {
       byte[] reason = problem.getBytes(StandardCharsets.UTF_8);
       int stored = 4 + reason.length + (value == null ? 0 : value.length);
-      makeRoom(key.length + stored);
+      makeRoom(recordKey.length + stored);
       cover(row.getInt(0), offset, timestampMs);
-      buffer.putInt(key.length).putInt(stored).put(BAD).putLong(offset).put(key).putInt(reason.length).put(reason);
+      buffer.putInt(recordKey.length).putInt(stored).put(BAD).putLong(offset).put(recordKey);
+      buffer.putInt(reason.length).put(reason);
       if (value != null) {
         buffer.put(value);
       }
       bad++;
     }
     rows++;
-    notMurmur2 += Partitioners.murmur2(key, partitions) == partition ? 0 : 1;
-    notCrc32 += Partitioners.crc32(key, partitions) == partition ? 0 : 1;
-    notFnv1a += Partitioners.fnv1a(key, partitions) == partition ? 0 : 1;
+    notMurmur2 += Partitioners.murmur2(recordKey, partitions) == partition ? 0 : 1;
+    notCrc32 += Partitioners.crc32(recordKey, partitions) == partition ? 0 : 1;
+    notFnv1a += Partitioners.fnv1a(recordKey, partitions) == partition ? 0 : 1;
   }
 
   private int contentLength(Row row, byte[] value) {

@@ -273,6 +273,7 @@ def placement_json(node: Node) -> dict[str, Any]:
         "applicationId": placement.application_id,
         "partitioner": node.replicas.partitioning.algorithm,
         "keyFormat": node.spec.key_format,
+        **_key_schema(node),
         "partitions": [
             {
                 "partition": partition,
@@ -282,6 +283,12 @@ def placement_json(node: Node) -> dict[str, Any]:
             for partition in range(placement.partitions)
         ],
     }
+
+
+def _key_schema(node: Node) -> dict[str, Any]:
+    """Return what clients need to compute the record key of an Avro key."""
+    schema = node.spec.key_schema
+    return {} if schema is None else {"keySchema": {"type": schema.type, "schemaId": schema.schema_id}}
 
 
 def progress(replica: Replica) -> float:

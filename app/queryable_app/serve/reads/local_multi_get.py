@@ -71,7 +71,7 @@ class LocalMultiGets:
         progress = tuple([progress_of(replica, now_ms) for replica in replicas])
         if not all([replica.complete for replica in progress]):
             return None
-        disk_keys = [codec.to_disk(key) for key in record_keys] if codec.width else record_keys
+        disk_keys = record_keys if codec.stores_record_keys else [codec.to_disk(key) for key in record_keys]
         rows: list[bytes | None] = [None] * len(record_keys)
         for replica in replicas:
             of_partition = indexes[replica.partition]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import socket
 import struct
@@ -125,6 +126,39 @@ def test_numbers_sort_as_numbers(tmp_path: Path) -> None:
         assert [i["key"] for i in http.get("/v1/range?from=-1&to=7").json()["items"]] == [-1, 0, 3]
         assert http.get("/v1/range?from=x").json()["detail"].startswith("from:")
         assert http.get("/v1/prefix/1").json()["reason"] == "invalid_request"
+
+
+@pytest.mark.parametrize("schema_id", [None, 7])
+def test_avro_keys_are_typed_on_every_path(tmp_path: Path, schema_id: int | None) -> None:
+    """Avro keys are written and sorted by their values, whatever their bytes in the topic are."""
+
+    def of(type_: str) -> dict[str, Any]:
+        source = {"inline": f'"{type_}"'} | ({} if schema_id is None else {"schemaId": schema_id})
+        return {"format": "avro", "schemaFrom": source}
+
+    with served(tmp_path / "long", key=of("long")) as node, node.client() as http:
+        codec = node.node.codec
+        for number in (-5, 300, -1, 0, 7):
+            node.put(codec.from_json(number), b"1")
+        assert [i["key"] for i in http.get("/v1/scan").json()["items"]] == [-5, -1, 0, 7, 300]
+        assert [i["key"] for i in http.get("/v1/scan?order=desc&limit=2").json()["items"]] == [300, 7]
+        assert [i["key"] for i in http.get("/v1/range?from=-1&to=300").json()["items"]] == [-1, 0, 7]
+        assert http.get("/v1/keys/300").content == b"1"
+        found = http.post("/v1/multi-get", json={"keys": [300, "-1", 8]}).json()["items"]
+        assert [(item["key"], item["found"]) for item in found] == [(300, True), (-1, True), (8, False)]
+        raw = base64.urlsafe_b64encode(codec.from_json(300)).decode()
+        assert http.get(f"/v1/keys/{raw}?key-encoding=base64url").content == b"1"
+        wrong = http.get("/v1/keys/AAAA?key-encoding=base64url")
+        assert (wrong.status_code, "the bytes are no Avro long" in wrong.json()["detail"]) == (400, True)
+        assert http.get("/v1/keys/x").status_code == 400
+        assert http.get("/v1/prefix/1").json()["reason"] == "invalid_request"
+        assert http.get("/v1/placement").json()["keySchema"] == {"type": "long", "schemaId": schema_id}
+    with served(tmp_path / "string", key=of("string")) as node, node.client() as http:
+        for text in ("b", "a" * 40, "ab", "ä"):
+            node.put(node.node.codec.from_text(text), b"1")
+        assert [i["key"] for i in http.get("/v1/scan").json()["items"]] == ["a" * 40, "ab", "b", "ä"]
+        assert [i["key"] for i in http.get("/v1/prefix/a").json()["items"]] == ["a" * 40, "ab"]
+        assert http.get("/v1/keys/%C3%A4").content == b"1"
 
 
 @pytest.mark.parametrize(

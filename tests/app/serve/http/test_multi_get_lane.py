@@ -17,7 +17,6 @@ from queryable_app.policy.overload import Backlog
 from queryable_app.serve.http.multi_get_lane import MultiGetHeads
 from queryable_app.serve.node import Node
 from queryable_app.wire.http_text import Answer
-from queryable_app.wire.serde import key_codec
 from tests.support.served import Served, served
 from tests.support.waiting import eventually
 from tests.support.wire import WireAnswer, request, wire
@@ -95,16 +94,20 @@ def test_answer_is_the_one_of_the_route(node: Served, answered: list[Answer | No
         ("double", "long", [2.5, "NaN"], b"\x00" * 7 + b"\x07"),
         ("json", "bytes", ['{"id":1}'], b"\xff\x00"),
         ("bytes", "json", ["a"], b"[1]"),
+        ("avro", "json", ["a" * 20, "b", "\x00"], b"[1]"),
     ],
 )
 def test_every_format_is_answered(
     tmp_path: Path, key_format: KeyFormat, value_format: str, keys: list[object], stored: bytes
 ) -> None:
     """Keys and values of every format have the items of the route."""
-    formats: dict[str, Any] = {"key": {"format": key_format}, "value": {"format": value_format}}
+    key_spec: dict[str, Any] = {"format": key_format}
+    if key_format == "avro":
+        key_spec["schemaFrom"] = {"inline": '"string"', "schemaId": 7}
+    formats: dict[str, Any] = {"key": key_spec, "value": {"format": value_format}}
     with served(tmp_path, partitions=3, **formats) as node:
         for key in keys[:-1] or keys:
-            node.put(key_codec(key_format).from_json(key), stored)
+            node.put(node.node.codec.from_json(key), stored)
         same(ask(node, PLAIN, keys_body(*keys)), ask(node, OTHER, keys_body(*keys)))
 
 

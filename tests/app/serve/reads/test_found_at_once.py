@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,13 +78,18 @@ def test_answer_is_the_same_as_that_of_every_other_read(node: Node, key: bytes) 
             b"\0",
         ),
         ("string", "long", b"k", b"k", (5).to_bytes(8, "big")),
+        ('"string"', "json", b"a", b"\0\0\0\0\x07\x02a", b"[1]"),
+        ('"long"', "json", b"-7", b"\0\0\0\0\x07\x0d", b"[1]"),
     ],
 )
 def test_formats_are_converted(
     tmp_path: Path, key_format: str, value_format: str, key: bytes, record_key: bytes, stored: bytes
 ) -> None:
     """Keys and values of every format are read and shown as by the general way."""
-    node = open_node(tmp_path, key={"format": key_format}, value={"format": value_format})
+    key_spec: dict[str, Any] = {"format": key_format}
+    if key_format.startswith('"'):
+        key_spec = {"format": "avro", "schemaFrom": {"inline": key_format, "schemaId": 7}}
+    node = open_node(tmp_path, key=key_spec, value={"format": value_format})
     node.slices.apply(slice_payload(put(0, node.codec.to_disk(record_key), stored)))
     node.replicas.by_partition[0].note_end_offset(NOW_MS, 1)
     reads = Reads(node)
