@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -17,17 +18,29 @@ from typing import Any
 from zlib import crc32
 
 from queryable_app.aggregates.clock import Clock
+from queryable_app.config.history import HistorySpec
 from queryable_app.errors import Failure, Reason
 from queryable_app.policy.source_positions import SourcePositions
+from queryable_app.serve.store.history_family import HistoryFamily
+from queryable_app.serve.store.index_family import IndexCounts, IndexFamily
 from queryable_app.serve.store.key_sample import KeySample
 from queryable_app.serve.store.shared_memory import SharedMemory
 from queryable_app.serve.store.store_errors import StoreDamaged, StoreUnavailable
 from queryable_app.wire import change_log
-from queryable_app.wire.disk_format import Identity, ReplicaState
+from queryable_app.wire.disk_format import (
+    META_HISTORY_KEY,
+    META_INDEX_COUNTS_KEY,
+    Identity,
+    ReplicaState,
+)
+from queryable_app.wire.index_entries import RowIndexes
+from queryable_app.wire.version_keys import HistoryState
+from tests.simulation.families import Batch, Cursor, Family
 
 _NAME_FILE = "ROWS"
 _CHECKPOINT_FILE = "CURRENT"
 _UNSYNCED_BATCHES = 40
+_INDEX, _HISTORY, _META = _FAMILIES = ("index", "history", "meta")
 
 _Before = dict[bytes, bytes | None]
 """What was stored before a batch; None: nothing."""
@@ -42,11 +55,13 @@ class Rows:
     state: ReplicaState = field(default_factory=ReplicaState)
     rows: dict[bytes, bytes] = field(default_factory=dict)
     entries: dict[bytes, bytes] = field(default_factory=dict)
-    """What is behind the rows of a latest-value view under another key."""
+    """What is behind the rows of a latest-value view under another key, and the log of changes."""
+    families: dict[str, Family] = field(default_factory=lambda: {name: Family() for name in _FAMILIES})
+    """The index, the versions, and what is noted about them."""
     clock: Clock = field(default_factory=Clock)
     sources: bytes = b""
     """The encoded source positions; empty: none."""
-    undo: deque[tuple[ReplicaState, Clock, bytes, _Before, _Before]] = field(
+    undo: deque[tuple[ReplicaState, Clock, bytes, _Before, _Before, dict[str, _Before]]] = field(
         default_factory=lambda: deque(maxlen=_UNSYNCED_BATCHES)
     )
     damaged: bool = False
@@ -58,9 +73,14 @@ class Rows:
 
     def lose_batches(self, batches: int) -> None:
         for _ in range(min(batches, len(self.undo))):
-            self.state, self.clock, self.sources, rows, entries = self.undo.pop()
+            self.state, self.clock, self.sources, rows, entries, families = self.undo.pop()
             _change(self.rows, rows)
             _change(self.entries, entries)
+            self.change_families(families)
+
+    def change_families(self, changes: Mapping[str, _Before]) -> dict[str, _Before]:
+        """Change entries of the families, and return what was there before."""
+        return {name: self.families[name].change(changed) for name, changed in changes.items()}
 
 
 def _change(stored: dict[bytes, bytes], changes: Mapping[bytes, bytes | None]) -> _Before:
@@ -94,12 +114,10 @@ class Disks:
         path: Path,
         identity: Identity,
         memory: SharedMemory,
-        indexes: object = None,
-        history: object = None,
+        indexes: RowIndexes | None = None,
+        history: HistorySpec | None = None,
     ) -> SimulatedStore:
         """Replace `Store.open`."""
-        assert indexes is None  # no simulated view has indexes or versions
-        assert history is None
         if self.refuses(path):
             raise StoreUnavailable(f"{path} cannot be opened (No space left on device)")
         path.mkdir(parents=True, exist_ok=True)
@@ -111,7 +129,8 @@ class Disks:
             rows = Rows(identity, path)
             if checkpoint.exists():
                 copied = pickle.loads(checkpoint.read_bytes())
-                rows.state, rows.rows, rows.entries, rows.corrupt_keys, clock, rows.sources = copied
+                rows.state, rows.rows, rows.entries, rows.corrupt_keys, clock, rows.sources, families = copied
+                rows.families = {name: Family(entries) for name, entries in families.items()}
                 rows.clock = Clock.decode(clock)
                 checkpoint.unlink()
             name = str(next(self._numbers))
@@ -123,7 +142,7 @@ class Disks:
         if replace(rows.identity, topic_id=identity.topic_id) != identity:
             raise AssertionError(f"{path} holds {rows.identity}, and was opened as {identity}")
         rows.found_corrupt = False
-        return SimulatedStore(path, rows, self)
+        return SimulatedStore(path, rows, self, indexes, history)
 
     def probe(self, path: Path, room_bytes: int) -> None:
         """Replace `disk_probe.probe`."""
@@ -140,9 +159,14 @@ class Disks:
 
 
 class SimulatedStore:
-    history = None
-
-    def __init__(self, path: Path, rows: Rows, disks: Disks) -> None:
+    def __init__(
+        self,
+        path: Path,
+        rows: Rows,
+        disks: Disks,
+        indexes: RowIndexes | None = None,
+        history: HistorySpec | None = None,
+    ) -> None:
         self.path = path
         self.last_bad: dict[str, Any] | None = None
         self.damaged: str | None = None
@@ -153,6 +177,22 @@ class SimulatedStore:
         self._closed = False
         self._disks = disks
         self._refused = False
+        self._index: IndexFamily | None = None
+        if indexes is not None:
+            counts = IndexCounts(indexes, self._noted(META_INDEX_COUNTS_KEY))
+            self._index = IndexFamily(indexes, _INDEX, counts)
+        self.history: HistoryFamily | None = None
+        if history is not None:
+            about = (rows.identity.partition, _HISTORY, _META, self._noted(META_HISTORY_KEY), rows.state)
+            self.history = HistoryFamily(history, *about)
+
+    def _noted(self, key: bytes) -> bytes | None:
+        return self.on_disk.families[_META].entries.get(key)
+
+    @property
+    def index(self) -> IndexFamily:
+        assert self._index is not None
+        return self._index
 
     @property
     def state(self) -> ReplicaState:
@@ -198,6 +238,43 @@ class SimulatedStore:
         self._must_be_open()
         yield from sorted((k, v) for k, v in self.on_disk.entries.items() if start <= k < stop)
 
+    def index_entries(
+        self, start: bytes | None, stop: bytes | None, reverse: bool
+    ) -> Generator[tuple[bytes, bytes], None, None]:
+        return self._walk(_INDEX, start, stop, reverse)
+
+    def versions(
+        self, start: bytes, stop: bytes, reverse: bool
+    ) -> Generator[tuple[bytes, bytes], None, None]:
+        return self._walk(_HISTORY, start, stop, reverse)
+
+    def _walk(
+        self, family: str, start: bytes | None, stop: bytes | None, reverse: bool
+    ) -> Generator[tuple[bytes, bytes], None, None]:
+        self._must_be_open()
+        self._iterators += 1
+        try:
+            yield from self.on_disk.families[family].walk(start, stop, reverse)
+        finally:
+            self._iterators -= 1
+
+    @contextmanager
+    def version_cursor(self) -> Iterator[Cursor]:
+        self._must_be_open()
+        self._iterators += 1
+        try:
+            yield Cursor(self.on_disk.families[_HISTORY], self._must_be_open)
+        finally:
+            self._iterators -= 1
+
+    def write_versions(self, changes: Iterable[tuple[bytes, bytes | None]], state: HistoryState) -> None:
+        assert self.history is not None
+        batch = Batch(self.on_disk.families)
+        batch.changes[_HISTORY] |= dict(changes)
+        batch.put(META_HISTORY_KEY, state.encode(), _META)
+        self._write({}, {}, batch)
+        self.history.state = state
+
     def has_change_log(self) -> bool:
         return next(self.entries(change_log.FIRST, change_log.END), None) is not None
 
@@ -221,28 +298,52 @@ class SimulatedStore:
         disk = self.on_disk
         if state.position < disk.state.position:
             raise AssertionError(f"{self.path}: the position goes back to {state.position}")
-        self._write({**dict.fromkeys(deletes), **dict(puts)}, dict(entries))
+        puts, deletes = list(puts), list(deletes)
+        batch: Any = Batch(disk.families)
+        self._stage_index(batch, puts, deletes)
+        past = None if self.history is None else self.history.stage(batch, puts, disk.state, state)
+        self._write({**dict.fromkeys(deletes), **dict(puts)}, dict(entries), batch)
+        if self.history is not None and past is not None:
+            self.history.state = past
         disk.state, disk.clock = state, disk.clock if clock is None else clock
         if sources is not None:
             disk.sources, self.sources = sources.encode(), sources
 
     def delete(self, disk_keys: Iterable[bytes]) -> None:
-        self._write(dict.fromkeys(disk_keys), {})
+        keys, batch = list(disk_keys), Batch(self.on_disk.families)
+        self._stage_index(batch, (), keys)
+        self._write(dict.fromkeys(keys), {}, batch)
 
-    def _write(self, rows: Mapping[bytes, bytes | None], entries: Mapping[bytes, bytes | None]) -> None:
-        """Write one batch, as far as it changes rows and entries. None deletes."""
+    def _stage_index(self, batch: Any, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes]) -> None:
+        if self._index is not None and self._index.stage(batch, self, puts, deletes):
+            batch.put(META_INDEX_COUNTS_KEY, self._index.counts.encode(), _META)
+
+    def _write(
+        self,
+        rows: Mapping[bytes, bytes | None],
+        entries: Mapping[bytes, bytes | None],
+        batch: Batch | None = None,
+    ) -> None:
+        """Write one batch, as far as it changes rows, entries and families. None deletes."""
         self._must_be_open()
         if self._refused or self._disks.refuses(self.path):
             self._refused = True  # as RocksDB: every later write too, until it is opened again
             raise StoreUnavailable(f"{self.path} cannot be written (No space left on device)")
         disk = self.on_disk
         before = disk.state, disk.clock, disk.sources
-        disk.undo.append((*before, _change(disk.rows, rows), _change(disk.entries, entries)))
+        families = disk.change_families({} if batch is None else batch.changes)
+        disk.undo.append((*before, _change(disk.rows, rows), _change(disk.entries, entries), families))
 
     def clear(self) -> None:
         """Replace `Store.clear`."""
-        disk = self.on_disk
-        self._write(dict.fromkeys(disk.rows), dict.fromkeys(disk.entries))
+        disk, batch = self.on_disk, Batch(self.on_disk.families)
+        for family in _FAMILIES:
+            batch.delete_range(b"", b"\xff", family)
+        self._write(dict.fromkeys(disk.rows), dict.fromkeys(disk.entries), batch)
+        if self._index is not None:
+            self._index.counts = IndexCounts(self._index.indexes)
+        if self.history is not None:
+            self.history.state = HistoryState()
         disk.state, disk.clock, disk.sources = ReplicaState(), Clock(), b""
         self.sources = None
         self.set_topic_id("")
@@ -257,11 +358,9 @@ class SimulatedStore:
         self._must_be_open()
         path.mkdir(parents=True)
         disk = self.on_disk
-        (path / _CHECKPOINT_FILE).write_bytes(
-            pickle.dumps(
-                (disk.state, disk.rows, disk.entries, disk.corrupt_keys, disk.clock.encode(), disk.sources)
-            )
-        )
+        families = {name: family.entries for name, family in disk.families.items()}
+        content = (disk.state, disk.rows, disk.entries, disk.corrupt_keys, disk.clock.encode(), disk.sources)
+        (path / _CHECKPOINT_FILE).write_bytes(pickle.dumps((*content, families)))
 
     def cancel_compaction(self) -> None:
         pass

@@ -16,6 +16,7 @@ from tests.simulation.clock import TimeStandsStill
 from tests.simulation.faults import Faults
 from tests.simulation.multi_partition_reader import MultiPartitionReader
 from tests.simulation.nodes import background_of, host_of
+from tests.simulation.past_reader import PastReader
 from tests.simulation.product import inside
 from tests.simulation.readers import PlainReader, Reader, UnwrittenKeyReader
 from tests.simulation.replica_checks import check_replicas
@@ -91,6 +92,8 @@ class _Run:
         follower = ChangeFollower(world, "follower") if "changes" in world.view.features else None
         if follower is not None:
             others.append(follower)
+        if world.view.history:
+            others.append(PastReader(world, "past"))
         self._begin(writer.run())
         for each in (*plain, *others):
             self._begin(each.run())

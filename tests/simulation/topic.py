@@ -46,6 +46,8 @@ class Topic:
         self._records_of_key: dict[bytes, list[LogRecord]] = {}
         self.away = False
         """Kafka does not answer."""
+        self.compacted = False
+        """Its `cleanup.policy` says that it is compacted."""
 
     @property
     def partitions(self) -> int:
@@ -101,7 +103,7 @@ class Topic:
         """Return what ingest sees of the topic."""
         partitions = range(self.partitions)
         ends = {partition: self.end(partition) for partition in partitions}
-        return ObservedTopic(topic_id, self.partitions, dict(enumerate(self.starts)), ends)
+        return ObservedTopic(topic_id, self.partitions, dict(enumerate(self.starts)), ends, self.compacted)
 
     def end(self, partition: int) -> int:
         return len(self.records[partition])

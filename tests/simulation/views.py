@@ -24,9 +24,10 @@ from tests.support.windows import Rules
 
 Kind = Literal["latest", "aggregate", "windows", "rekeyed", "rekeyed windows", "keyed"]
 
-Feature = Literal["changes"]
+Feature = Literal["changes", "history"]
 
-_FEATURES: Final[Sequence[Sequence[Feature]]] = ((), ("changes",))
+_FEATURES: Final[Sequence[Sequence[Feature]]] = ((), ("changes",), ("history",), ("history", "changes"))
+_RETENTION_MS: Final = (7 * 86_400_000, 5000)
 _KINDS: Final[Mapping[Kind, int]] = {
     "latest": 5,
     "aggregate": 2,
@@ -74,6 +75,9 @@ class View:
         """What the view has beside its rows."""
         if self.kind == "latest":
             self.features = frozenset(choice.choice(_FEATURES))
+        self.history = "history" in self.features
+        self.retention_ms = choice.choice(_RETENTION_MS)
+        """How long a view with history keeps versions."""
 
     @property
     def windows(self) -> Windows:
@@ -87,7 +91,10 @@ class View:
     def spec(self) -> dict[str, Any]:
         """Return the field `view` of the resource."""
         if self.kind == "latest":
-            return {"view": {"changes": "changes" in self.features}}
+            view: dict[str, Any] = {"changes": "changes" in self.features}
+            if self.history:
+                view |= {"kind": "history", "history": {"retention": f"{self.retention_ms}ms"}}
+            return {"view": view}
         if self.kind == "keyed":
             return {"view": {"keyBy": [_GROUP]}}
         if self.windowed:

@@ -58,8 +58,9 @@ class World:
         nodes = choice.choice((2, 3, 3, 4, 5))
         replicas = min(nodes, choice.choice((1, 2, 2, 2, 3)))
         # The states of a key that is in several partitions are merged, and have no row for each record.
-        self.mixed = choice.random() < 0.2 and self.view.kind == "latest"
+        self.mixed = choice.random() < 0.2 and self.view.kind == "latest" and not self.view.history
         self.topic = Topic(self.scheduler, self.partitions, self.view.row_after)
+        self.topic.compacted = self.view.history and choice.random() < 0.2
         self.ingested = Topic(self.scheduler, self.partitions) if self.view.rekeyed else self.topic
         """The topic that the nodes read: that of the view, or the internal topic of a rekeyed view."""
         self.topics = {SOURCE_TOPIC: self.topic}
@@ -151,7 +152,7 @@ class World:
             name = "auto" if self.mixed else self._random.choice(("auto", "murmur2"))
             machine = self.machines[ordinal] = Machine(self.directory, ordinal, name, self.view)
             machine.bootstrap = self.placement
-        process = machine.process = self.spawn(machine.host, self._random.uniform(-5, 5))
+        process = machine.process = self.spawn(machine.host, self._skew_seconds())
         self.network.listen(machine.host, process)
         settings = machine.settings()
         seed = self.rng(f"ingest{ordinal}")
@@ -164,6 +165,10 @@ class World:
         self.reachability.mark_broken(machine.host, "down")
         process.call_soon(lambda: process.create_task(serve()))
         self.note(f"{machine.host} starts")
+
+    def _skew_seconds(self) -> float:
+        """Return how far a machine's clock is off. History speaks of the time of the machines, so there they have the same."""
+        return 0.0 if self.view.history else self._random.uniform(-5, 5)
 
     def kill(self, ordinal: int) -> None:
         machine = self.machines[ordinal]
