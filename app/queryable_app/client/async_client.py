@@ -40,6 +40,7 @@ from queryable_app.client.transport import (
     RESPONSE_BYTES_MAX,
     FilePath,
     TlsFiles,
+    VerifiedNames,
     headers_of,
     limits,
     response_of,
@@ -92,8 +93,9 @@ async def run_operation(
 class AsyncTransport:
     """Run operations as tasks of the running event loop."""
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
+    def __init__(self, http: httpx.AsyncClient, names: VerifiedNames) -> None:
         self._http = http
+        self._names = names
 
     async def run_operation(self, operation: Operation[T]) -> T:
         return await run_operation(operation, self._send, time.monotonic)
@@ -113,6 +115,7 @@ class AsyncTransport:
                     content=request.body,
                     headers=headers_of(request),
                     timeout=timeouts(seconds),
+                    extensions=self._names.extensions(attempt.address),
                 ) as response,
             ):
                 body = bytearray()
@@ -366,7 +369,7 @@ class AsyncQueryableTopic(_Reads):
             trust_env=False,
             auth=bearer_token(token, token_file),
         )
-        super().__init__(AsyncTransport(http), operations, defaults)
+        super().__init__(AsyncTransport(http, VerifiedNames(operations.urls)), operations, defaults)
 
     def session(self, seen: Mapping[int, int] | None = None) -> AsyncSession:
         """Return a session: its reads never go back in time, and see its own writes.

@@ -230,13 +230,13 @@ class Operations(Writes):
         nodes = (yield from self._placements.placement(deadline)).nodes
         statuses = yield from self._statuses(nodes, deadline)
         if all(status is None for status in statuses.values()):
-            others = [url for url in self._urls if url not in nodes]
+            others = [url for url in self.urls if url not in nodes]
             statuses |= yield from self._statuses(others, deadline)
         return statuses
 
     def status_of_urls(self, settings: ReadSettings) -> Operation[dict[str, dict[str, Any] | None]]:
         """Return the status of each URL that the client was given, None if it does not answer."""
-        return (yield from self._statuses(self._urls, self._deadline(settings, DEADLINE_MS)))
+        return (yield from self._statuses(self.urls, self._deadline(settings, DEADLINE_MS)))
 
     # Scans, a page at a time.
 

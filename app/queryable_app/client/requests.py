@@ -52,7 +52,7 @@ class Requests:
         random: Random | None = None,
         retries: bool = True,
     ) -> None:
-        self._urls = tuple(urls)
+        self.urls = tuple(urls)
         self._clock = clock
         spread = random or Random()  # noqa: S311 - it spreads load, and guards nothing
         self._placements = PlacementCache(urls, clock, spread, retries)

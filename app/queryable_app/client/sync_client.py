@@ -47,6 +47,7 @@ from queryable_app.client.transport import (
     RESPONSE_BYTES_MAX,
     FilePath,
     TlsFiles,
+    VerifiedNames,
     headers_of,
     limits,
     response_of,
@@ -78,8 +79,9 @@ def http_client(
 class ThreadTransport:
     """Run operations in the caller's thread, and concurrent attempts in a pool."""
 
-    def __init__(self, http: httpx.Client, threads: int) -> None:
+    def __init__(self, http: httpx.Client, threads: int, names: VerifiedNames) -> None:
         self._http = http
+        self._names = names
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="queryable-topic")
         self._lock = threading.Lock()
         self._streams: WeakSet[Any] = WeakSet()
@@ -144,7 +146,7 @@ class ThreadTransport:
                 content=request.body,
                 headers=headers_of(request),
                 timeout=timeouts(attempt.deadline - time.monotonic()),
-                extensions={"trace": self._trace},
+                extensions={"trace": self._trace, **self._names.extensions(attempt.address)},
             ) as response:
                 body = bytearray()
                 for chunk in response.iter_raw():
@@ -404,7 +406,9 @@ class QueryableTopic(_Reads):
         defaults = parse_options(options, ReadSettings())
         trust = verification(verify, TlsFiles(ca, cert, key))
         http = http_client(connections, headers, trust, bearer_token(token, token_file))
-        super().__init__(ThreadTransport(http, connections), operations, defaults)
+        super().__init__(
+            ThreadTransport(http, connections, VerifiedNames(operations.urls)), operations, defaults
+        )
 
     def session(self, seen: Mapping[int, int] | None = None) -> Session:
         """Return a session: its reads never go back in time, and see its own writes.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import httpx
 
@@ -74,6 +75,23 @@ def verification(verify: ssl.SSLContext | bool, files: TlsFiles) -> ssl.SSLConte
             advice = "give a certificate and the key that fits it, in PEM and without a password"
             raise InvalidRequest(f"cert, key: {files.cert} cannot be used: {error}", advice) from None
     return context
+
+
+class VerifiedNames:
+    """Name the host that a node's certificate must be valid for: that of the URL which the client was given.
+
+    The certificate of a view names its Service. It cannot name the pods, to which a placement leads: they change.
+    """
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._given = [host for url in urls if (host := httpx.URL(url).host)]
+
+    def extensions(self, address: str) -> dict[str, Any]:
+        """Return what httpx needs for a request to this address."""
+        url = httpx.URL(address)
+        if url.scheme != "https" or not self._given or url.host in self._given:
+            return {}
+        return {"sni_hostname": self._given[0]}
 
 
 def headers_of(request: Request) -> dict[str, str]:

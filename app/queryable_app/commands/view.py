@@ -21,7 +21,7 @@ from queryable_app.client.options import ReadSettings, parse_options
 from queryable_app.client.rows import item_texts, parsed
 from queryable_app.client.scan import PAGE_ROWS, Scan, new_scan
 from queryable_app.client.sync_client import ThreadTransport, http_client
-from queryable_app.client.transport import TlsFiles, verification
+from queryable_app.client.transport import TlsFiles, VerifiedNames, verification
 from queryable_app.client.windows import Target
 from queryable_app.commands.common import credentials, described_run, tls_files
 from queryable_app.wire.cursors import Order
@@ -41,7 +41,7 @@ class View:
         connections = min(len(urls) + 3, _CONNECTIONS_MAX)  # a key has a few replicas besides
         self._operations = Operations([url.rstrip("/") for url in urls], time.monotonic, retries=False)
         http = http_client(connections, verify=verification(True, files), auth=credentials())
-        self._transport = ThreadTransport(http, connections)
+        self._transport = ThreadTransport(http, connections, VerifiedNames(urls))
 
     def get(self, key: str, settings: ReadSettings, selection: Sequence[str] = ()) -> Response:
         """Return a node's own response to the read of a key. Raises QueryableTopicError.

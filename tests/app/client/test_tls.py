@@ -23,9 +23,12 @@ from tests.support.waiting import eventually
 SPEC = {"secretRef": {"name": "tls"}}
 
 
-def _nodes(directory: Path, client_auth: str = "none") -> NodeCluster:
+NODE_NAME = "nodes.users.shop.example"
+
+
+def _nodes(directory: Path, client_auth: str = "none", **own: str) -> NodeCluster:
     """Start three nodes whose certificate is in `directory/secret`, with its CA in `ca.crt` there."""
-    settings = {"tls_dir": str(directory / "secret")}
+    settings = {"tls_dir": str(directory / "secret"), **own}
     cluster = three_nodes(directory, 1, tls={**SPEC, "clientAuth": client_auth}, settings=settings)
     for number in range(12):
         cluster.put(b"key-%d" % number, b'{"n":%d}' % number)
@@ -61,6 +64,34 @@ def test_client_reads_each_key_from_its_node(tmp_path: Path) -> None:
         rows = [users.get(f"key-{number}", deadline_ms=20_000) for number in range(12)]
         assert [row and row.value for row in rows] == [{"n": number} for number in range(12)]
         assert {row.served_by for row in rows if row} == {f"users-r1-{n}" for n in range(3)}
+
+
+def test_nodes_are_verified_by_the_name_of_the_service(tmp_path: Path) -> None:
+    """A certificate that names the Service alone is enough to read from each node at its own address, while the nodes have a
+    certificate of their own for each other."""
+    ca, between = CertificateAuthority(), CertificateAuthority("between nodes")
+    mount(tmp_path / "secret", ca.pem, *ca.sign(["localhost"]))
+    mount(tmp_path / "nodes", between.pem, *between.sign([NODE_NAME]))
+    own = {"node_tls_dir": str(tmp_path / "nodes"), "node_tls_name": NODE_NAME}
+    trusted = tmp_path / "secret" / "ca.crt"
+    keys = [f"key-{number}" for number in range(12)]
+
+    async def read_again_without_the_first_node(url: str, keys: list[str]) -> set[str]:
+        async with AsyncQueryableTopic(url, ca=trusted) as users:
+            assert await users.get(keys[0], deadline_ms=20_000)
+            cluster.stop(0)
+            rows = [await users.get(key, deadline_ms=20_000) for key in keys]
+            return {row.served_by for row in rows if row}
+
+    with _nodes(tmp_path, **own) as cluster:
+        service = cluster.addresses[0].replace("127.0.0.1", "localhost")
+        with QueryableTopic(service, ca=trusted) as users:
+            served = {key: row.served_by for key in keys if (row := users.get(key, deadline_ms=20_000))}
+            assert set(served.values()) == {f"users-r1-{n}" for n in range(3)}
+            of_others = [key for key, node in served.items() if node != "users-r1-0"]
+            others = asyncio.run(read_again_without_the_first_node(service, of_others))
+            assert others == {"users-r1-1", "users-r1-2"}
+            assert all(users.get(key, deadline_ms=20_000) for key in of_others)
 
 
 def test_async_client_shows_its_certificate(tmp_path: Path) -> None:
