@@ -19,6 +19,7 @@ import click
 import kopf
 
 from queryable_app.platform import log
+from queryable_app.platform.core_dumps import forbid_core_dumps
 from queryable_operator.act import handlers, preflight
 from queryable_operator.act.cluster import Cluster, NoCluster, configuration
 from queryable_operator.act.election import Election, LeaseLost
@@ -153,6 +154,7 @@ def main(
 
     It has no state of its own: it can stop at any moment and resumes after a restart.
     """
+    forbid_core_dumps()
     log.configure(
         log_format,
         level=logging.DEBUG if verbose else logging.INFO,

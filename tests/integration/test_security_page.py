@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.integration.system import EXAMPLES, example, running
+import psutil
+
+from queryable_app.contract import NODE_HEADER
+from tests.integration.system import EXAMPLES, System, example, running
 from tests.support.pages import blocks
+from tests.support.visible_secrets import dumpable, places_of, secrets_of, visible
 
 PAGE = EXAMPLES.parent / "docs" / "security.md"
 
@@ -45,6 +49,28 @@ def test_trial_on_one_machine_does_what_the_page_says(tmp_path: Path) -> None:
             ["KEY", "city"],
             ["user/alice/1", "Paris"],
         ]
+        check_that_no_secret_is_visible(system, tmp_path)
+
+
+def check_that_no_secret_is_visible(system: System, directory: Path) -> None:
+    """No argument, variable, log, status or metric has a key or a token, and no process dumps its memory."""
+    secrets = secrets_of(directory / "secrets") | secrets_of(system.data / "internal-token")
+    for file in (*directory.glob("*.token"), system.data / "internal-token"):
+        secrets[file.name] = file.read_bytes().strip()
+        secrets[f"signature of {file.name}"] = secrets[file.name].rpartition(b".")[2]
+    assert len(secrets) > 5
+    run = psutil.Process(system.process.pid)
+    answers = {
+        path: system.get(path, headers={NODE_HEADER: (system.data / "internal-token").read_text().strip()})
+        for path in ("/v1/status", "/metrics", "/v1/placement")
+    }
+    assert [answer.status_code for answer in answers.values()] == [200, 200, 401]
+    logs = {"log of the run": system.log.read_bytes(), "log of the node": system.node_logs().encode()}
+    assert b"audit-refused" in logs["log of the node"]
+    places = places_of(run) | logs | {path: answer.content for path, answer in answers.items()}
+    assert len(places) > 8
+    assert visible(secrets, places) == []
+    assert dumpable([run, *run.children(recursive=True)]) == []
 
 
 def shell(

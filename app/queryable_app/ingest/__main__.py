@@ -33,6 +33,7 @@ from queryable_app.ingest.transform import check_view
 from queryable_app.ingest.warm_up import warm_up
 from queryable_app.ingest.writer_check import WriterBroken, check_writer
 from queryable_app.placement.assignment import Placement
+from queryable_app.platform.core_dumps import forbid_core_dumps
 from queryable_app.platform.descriptors import descriptor_limit, raise_descriptor_limit
 from queryable_app.platform.jars import JarsError, cache_dir
 from queryable_app.platform.log import add_to_events, configure, event
@@ -98,6 +99,7 @@ class IngestProcess:
 
 
 def main() -> int:
+    forbid_core_dumps()  # the JVM inherits it
     raise_descriptor_limit()  # the JVM inherits it
     configure()
     try:

@@ -19,6 +19,7 @@ from queryable_app.ingest.session import Profile, prepare_jvm, start_session
 from queryable_app.ingest.supervisor import first_line
 from queryable_app.ingest.warm_up import warm_up
 from queryable_app.placement.assignment import Placement
+from queryable_app.platform.core_dumps import forbid_core_dumps
 from queryable_app.platform.descriptors import raise_descriptor_limit
 from queryable_app.platform.jars import JarsError, cache_dir
 from queryable_app.platform.log import configure, event
@@ -28,6 +29,7 @@ _JVM_EXIT_SECONDS: Final = 2.0
 
 
 def main() -> int:
+    forbid_core_dumps()  # the JVM inherits it
     raise_descriptor_limit()
     configure()
     try:

@@ -21,6 +21,7 @@ from queryable_app.ingest.executors import executor_arguments, executor_options,
 from queryable_app.ingest.jvm import class_path, start_executor
 from queryable_app.ingest.session import java_options
 from queryable_app.placement.assignment import Placement
+from queryable_app.platform.core_dumps import forbid_core_dumps
 from queryable_app.platform.descriptors import raise_descriptor_limit
 from queryable_app.platform.jars import JarsError, cache_dir
 from queryable_app.platform.log import configure, event
@@ -31,6 +32,7 @@ _CONNECT_SECONDS: Final = 2.0
 
 
 def main() -> int:
+    forbid_core_dumps()  # the JVM inherits it
     raise_descriptor_limit()
     configure()
     try:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import sys
 
 from queryable_app.contract import NodeSettings, SettingsError, worker_settings
+from queryable_app.platform.core_dumps import forbid_core_dumps
 from queryable_app.platform.log import configure, event
 
 
 def main() -> int:
+    forbid_core_dumps()
     configure()
     try:
         settings = NodeSettings.from_env()

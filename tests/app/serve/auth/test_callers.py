@@ -100,6 +100,17 @@ def test_bad_token_is_refused(nodes: list[Served], http: httpx.Client, case: str
     assert refused(nodes, reason) == before + 1
 
 
+@pytest.mark.parametrize("query", ["", "?consistency=any"])
+@pytest.mark.parametrize("case", BAD_TOKENS)
+def test_bad_token_is_refused_at_the_forwarded_hop(nodes: list[Served], case: str, query: str) -> None:
+    """The node that a read is forwarded to refuses a bad token by itself."""
+    authorization = BAD_TOKENS[case][0]
+    line = "" if authorization is None else f"authorization: {authorization}\r\n"
+    marks = f"qt-forwarded: {TOKEN}\r\nqt-deadline-ms: 5000\r\n"
+    request = f"GET /v1/keys/{THERE['plain']}{query} HTTP/1.1\r\nHost: x\r\n{marks}{line}\r\n"
+    assert parsed(exchange(nodes[1].port, request.encode()))[0] == 401
+
+
 @pytest.mark.parametrize("query", ["", "?consistency=any", "?max-lag-ms=60000"])
 @pytest.mark.parametrize("key", [HERE["plain"], THERE["plain"]])
 def test_good_token_reads(http: httpx.Client, key: str, query: str) -> None:

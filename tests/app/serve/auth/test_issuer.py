@@ -3,58 +3,23 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import jwt
 import pytest
 
+from queryable_app.serve.auth import jwks
 from queryable_app.serve.auth.jwks import DOCUMENT_BYTES_MAX, KeysRefused, parse_keys
+from tests.support.issuer import Issuer
 from tests.support.served import Served, served
 from tests.support.tokens import AUDIENCE, ISSUER, claims, hs256, jwk, private_key, signed, token
 from tests.support.waiting import eventually
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA")
 RULES = [{"allow": ["read"]}]
-
-
-class Issuer:
-    """Answer with a document; a test changes it, or the way of the answer."""
-
-    def __init__(self, keys: list[dict[str, Any]]) -> None:
-        self.answer: tuple[int, dict[str, str], bytes] = (200, {}, json.dumps({"keys": keys}).encode())
-        self.requests = 0
-        issuer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version: ClassVar[str] = "HTTP/1.1"  # type: ignore[misc]
-
-            def do_GET(self) -> None:
-                issuer.requests += 1
-                status, headers, body = issuer.answer
-                self.send_response(status)
-                for name, value in {"content-length": str(len(body)), **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/keys"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def has(self, *keys: dict[str, Any]) -> None:
-        self.answer = (200, {}, json.dumps({"keys": keys}).encode())
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
 
 @pytest.fixture
@@ -147,6 +112,37 @@ def test_last_good_keys_stay(issuer: Issuer, tmp_path: Path, answer: str) -> Non
         assert not node.begin(source._fetch()).result(15)
         assert issuer.requests == before + 1
         assert status(node, signed("EdDSA", "EdDSA", sub="another")) == 200
+
+
+@pytest.mark.parametrize("pause_seconds", [0.0, 0.05], ids=["endless", "endless and slow"])
+def test_answer_without_an_end_is_given_up(
+    issuer: Issuer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause_seconds: float
+) -> None:
+    """An answer that does not end, fast or slow, is given up, and the node keeps the keys that it has."""
+    monkeypatch.setattr(jwks, "_FETCH_SECONDS_MAX", 2.0)
+    with node_of(issuer, tmp_path) as node:
+        source: Any = node.node.authenticator and node.node.authenticator.source
+        assert status(node, signed("EdDSA", "EdDSA")) == 200
+        issuer.pause_seconds = pause_seconds
+        assert not node.begin(source._fetch()).result(15)
+        assert issuer.endless_bytes < 100 * DOCUMENT_BYTES_MAX
+        assert status(node, signed("EdDSA", "EdDSA", sub="another")) == 200
+
+
+def test_redirect_is_not_followed(issuer: Issuer, tmp_path: Path) -> None:
+    """A redirect of the issuer reaches no other server, so no address inside of the network."""
+    other = Issuer([jwk("EdDSA", "of another")])
+    try:
+        with node_of(issuer, tmp_path) as node:
+            source: Any = node.node.authenticator and node.node.authenticator.source
+            assert status(node, signed("EdDSA", "EdDSA")) == 200
+            for code in (301, 302, 303, 307, 308):
+                issuer.answer = (code, {"location": other.url}, b"")
+                assert not node.begin(source._fetch()).result(15)
+            assert other.requests == 0
+            assert status(node, signed("EdDSA", "of another")) == 401
+    finally:
+        other.close()
 
 
 def test_without_keys_the_answer_is_not_now(tmp_path: Path) -> None:
