@@ -72,12 +72,16 @@ def test_avro_with_a_registry(kafka: Any, tmp_path: Path) -> None:
                 (other, framed(first, b"\x0e\x02x")),
             ],
         )
-        source = {"registryUrl": registry.url, "inline": json.dumps(V2)}
+        (value,) = re.findall(r"begins with:\n\n```yaml\n(.*?)```", PAGE, re.DOTALL)
+        shown = yaml.safe_load(value)
+        source = shown["value"]["schemaFrom"]
+        assert (json.loads(source["inline"]), source["schemaId"]) == (V2, second)
+        source["registryUrl"] = registry.url
         document = resource(
             "registered",
             kafka.bootstrap,
             **yaml.safe_load(key),
-            value={"format": "avro", "schemaFrom": source},
+            **shown,
             transform={"sql": "SELECT key, value.id * 10 + key AS n, value.city AS city FROM records"},
         )
         with running(document, tmp_path) as system:
@@ -90,6 +94,12 @@ def test_avro_with_a_registry(kafka: Any, tmp_path: Path) -> None:
             assert system.value("-1") == {"n": 69, "city": "none"}
             registry.broken = ""
             eventually("the record is readable", lambda: system.value("64") == {"n": 144, "city": "y"})
+            answer = system.post("/v1/records", content='{"key": -64, "value": {"id": 9}}')
+            assert answer.status_code == 200, answer.text
+            record = topics.records(kafka.bootstrap, "registered")[-1]
+            assert (record.key, record.value) == (framed(7, b"\x7f"), framed(second, b"\x12\x08none"))
+            written = system.get("/v1/keys/-64?min-position=" + answer.json()["position"])
+            assert written.json() == {"n": 26, "city": "none"}
             assert [row["key"] for row in system.items("/v1/range?from=-1")] == [-1, 64]
             partition = system.partition(0)
             said = "key: its schema has the id 8, and not 7 of spec.key.schemaFrom.schemaId"

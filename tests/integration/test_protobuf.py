@@ -39,6 +39,8 @@ def test_protobuf_with_a_schema_in_the_resource(kafka: Any, tmp_path: Path) -> N
         system.at_end(topics.ends(kafka.bootstrap, topic))
         assert system.get("/v1/keys/a").text == shown
         assert system.get("/v1/keys/a", headers={"Accept": "application/octet-stream"}).text == shown
+        refused = system.get("/v1/keys/a", headers={"Accept": "application/x-protobuf"})
+        assert (refused.status_code, "application/json" in refused.text) == (400, True)
         assert [row["key"] for row in system.items()] == ["a"]
         assert system.partition(0)["bad"] == 1
 

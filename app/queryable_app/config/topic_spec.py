@@ -178,10 +178,11 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
             "spec.read.ingest: a view of values with a JSON Schema takes no writes in this version, since a node checks a "
             "value only when it reads the topic; leave the field out, and write with your producer"
         )
-    if parsed.read.ingest and parsed.schema_source is not None and parsed.schema_source.registry_url:
+    source = parsed.schema_source
+    if parsed.read.ingest and source is not None and source.registry_url and source.schema_id is None:
         raise SpecError(
-            "spec.read.ingest: a view whose schemas are in a registry takes no writes in this version, since a record "
-            "needs the id of its schema; leave the field out, and write with your producer"
+            "spec.read.ingest: a record of a registry needs the id of its schema; give spec.value.schemaFrom.schemaId beside "
+            "the Avro schema, or leave the field out and write with your producer"
         )
     if parsed.key_by:
         _check_rekeyed(parsed, "has view.keyBy")

@@ -11,7 +11,8 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from queryable_app.config.avro_schema import SchemaTextError, parse_avro_schema
-from queryable_app.config.spec_fields import SpecError
+from queryable_app.config.key_schema import SCHEMA_ID_MAX
+from queryable_app.config.spec_fields import SpecError, whole
 
 REGISTRY_SETTINGS: Final = "schema.registry."
 """What the names of a registry's settings begin with, among those of Kafka's clients."""
@@ -36,6 +37,9 @@ class SchemaSource:
     format: SchemaFormat = "avro"
     message: str = ""
     """The full name of the Protobuf message that each record is. Empty: the only one of `text`, or any of a registry."""
+
+    schema_id: int | None = None
+    """The id of `text` in the registry, which records begin with that are written over HTTP. None: none are."""
 
 
 def parse_schema_source(value: Mapping[str, Any], format: str) -> SchemaSource | None:
@@ -72,7 +76,13 @@ def parse_schema_source(value: Mapping[str, Any], format: str) -> SchemaSource |
         raise SpecError(f"{_PATH}.message: only protobuf values have one; leave the field out")
     if message and not _MESSAGE.fullmatch(message):
         raise SpecError(f"{_PATH}.message: write the full name of a message, like shop.v1.Order")
-    return SchemaSource(text, url, known, message)
+    schema_id = given.get("schemaId")
+    if schema_id is not None and not (format == "avro" and text and url):
+        raise SpecError(
+            f"{_PATH}.schemaId: only avro values with registryUrl and a given schema have one; leave the field out"
+        )
+    id_ = None if schema_id is None else whole(schema_id, SCHEMA_ID_MAX, f"{_PATH}.schemaId")
+    return SchemaSource(text, url, known, message, id_)
 
 
 def _check_length(text: str) -> None:

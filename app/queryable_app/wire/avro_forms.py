@@ -10,6 +10,7 @@ from queryable_app.config.avro_schema import AvroType, parse_avro_schema
 from queryable_app.config.topic_spec import TopicSpec
 from queryable_app.errors import invalid
 from queryable_app.wire.avro import AvroMismatch, avro_bytes, avro_json
+from queryable_app.wire.avro_keys import registry_frame
 from queryable_app.wire.http_text import AVRO, AVRO_JSON
 
 _JSON_BYTES_MAX: Final = 64 * 1024
@@ -40,10 +41,14 @@ def record_encoding(spec: TopicSpec) -> Encode | None:
     if source is None:
         return None
     if source.format != "avro":
-        return _refuse_format
-    if source.registry_url:
+        return partial(
+            _refuse_format, "Protobuf" if source.format == "protobuf" else "JSON with a JSON Schema"
+        )
+    if not source.registry_url:
+        return partial(_record, parse_avro_schema(source.text), b"")
+    if source.schema_id is None:
         return _refuse
-    return partial(_record, parse_avro_schema(source.text))
+    return partial(_record, parse_avro_schema(source.text), registry_frame(source.schema_id))
 
 
 def _form(encode: Callable[[AvroType, bytes], bytes], schema: AvroType, value_json: bytes) -> bytes:
@@ -61,22 +66,22 @@ def _form(encode: Callable[[AvroType, bytes], bytes], schema: AvroType, value_js
         ) from None
 
 
-def _record(schema: AvroType, value_json: bytes) -> bytes:
+def _record(schema: AvroType, frame: bytes, value_json: bytes) -> bytes:
     try:
-        return avro_bytes(schema, value_json)
+        return frame + avro_bytes(schema, value_json)
     except AvroMismatch as mismatch:
         raise invalid(
             "value", f"does not fit the schema: {mismatch}", "write it as it stands in an answer"
         ) from None
 
 
-def _refuse_format(_: bytes) -> bytes:
-    raise invalid("value", "Protobuf is not written in this version", "write it with your producer")
+def _refuse_format(format: str, _: bytes) -> bytes:
+    raise invalid("value", f"{format} is not written in this version", "write it with your producer")
 
 
 def _refuse(_: bytes) -> bytes:
     raise invalid(
         "value",
         "a record needs the id of its schema in the registry",
-        "write it with your producer's serializer",
+        "give spec.value.schemaFrom.schemaId, or write it with your producer's serializer",
     )

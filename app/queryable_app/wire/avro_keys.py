@@ -99,8 +99,13 @@ def key_codec_of(format: KeyFormat, schema: KeySchema | None) -> KeyCodec:
     if schema is None:
         return key_codec(format)
     inner = key_codec(schema.type)
-    frame = b"" if schema.schema_id is None else _FRAME.pack(0, schema.schema_id)
+    frame = b"" if schema.schema_id is None else registry_frame(schema.schema_id)
     return AvroKeyCodec("avro", inner.order, inner.width, inner, frame)
+
+
+def registry_frame(schema_id: int) -> bytes:
+    """Return what a registry's serializers write before the encoding of a key or value."""
+    return _FRAME.pack(0, schema_id)
 
 
 def _varint(number: int) -> bytes:

@@ -147,6 +147,15 @@ REGISTRY = {"format": "avro", "schemaFrom": {"registryUrl": "https://registry:80
         ),
         ({"value": REGISTRY, "read": {"ingest": True}}, "spec.read.ingest"),
         *(
+            ({"value": {"format": format, "schemaFrom": source}}, "spec.value.schemaFrom.schemaId")
+            for format, source in (
+                ("avro", {"inline": '"int"', "schemaId": 7}),
+                ("avro", {"registryUrl": "http://a", "schemaId": 7}),
+                ("json", {"registryUrl": "http://a", "inline": "{}", "schemaId": 7}),
+                ("avro", {"registryUrl": "http://a", "inline": '"int"', "schemaId": -1}),
+            )
+        ),
+        *(
             (
                 {"value": {"format": "avro", "schemaFrom": {"registryUrl": url}}},
                 "spec.value.schemaFrom.registryUrl",
