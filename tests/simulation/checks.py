@@ -52,17 +52,17 @@ def check_value(topic: Topic, answer: KeyAnswer) -> None:
 
     An answer that was gathered from several nodes may have later rows, of each partition as of any later moment.
     """
-    choices = {p: _choices(topic, p, answer) for p in answer.positions}
+    choices = {p: possible_records(topic, p, answer) for p in answer.positions}
     if answer.record is None:
         if all(None in records for records in choices.values()):
             return
         newest = [r for records in choices.values() for r in records if r is not None and r.value is None]
-        if not any(_may_be_newest(record, choices) for record in newest):
+        if not any(may_be_newest(record, choices) for record in newest):
             raise GuaranteeBroken(f"{answer.key!r} is reported as absent, and exists at {answer.positions}")
         return
     partition, offset = answer.record
     found = [r for r in choices.get(partition, ()) if r is not None and r.offset == offset]
-    if not found or not _may_be_newest(found[0], choices):
+    if not found or not may_be_newest(found[0], choices):
         raise GuaranteeBroken(
             f"{answer.key!r} is not the record {partition}:{offset} as of {answer.positions}"
         )
@@ -124,7 +124,7 @@ def check_completeness(
             )
 
 
-def _choices(topic: Topic, partition: int, answer: KeyAnswer) -> list[LogRecord | None]:
+def possible_records(topic: Topic, partition: int, answer: KeyAnswer) -> list[LogRecord | None]:
     """Return the records of the key that the partition may have had."""
     position = answer.positions[partition]
     choices = [topic.last_before(partition, answer.key, position)]
@@ -137,7 +137,8 @@ def _choices(topic: Topic, partition: int, answer: KeyAnswer) -> list[LogRecord 
     return choices
 
 
-def _may_be_newest(record: LogRecord, choices: Mapping[int, Sequence[LogRecord | None]]) -> bool:
+def may_be_newest(record: LogRecord, choices: Mapping[int, Sequence[LogRecord | None]]) -> bool:
+    """Tell whether no other partition surely has a newer record of the key."""
     return all(
         any(other is None or _age(other) < _age(record) for other in others)
         for partition, others in choices.items()

@@ -14,6 +14,7 @@ from tests.simulation.checks import GuaranteeBroken, ReadRequest
 from tests.simulation.client_reader import ClientReader, ScanReader
 from tests.simulation.clock import TimeStandsStill
 from tests.simulation.faults import Faults
+from tests.simulation.index_reader import IndexReader
 from tests.simulation.multi_partition_reader import MultiPartitionReader
 from tests.simulation.nodes import background_of, host_of
 from tests.simulation.past_reader import PastReader
@@ -92,6 +93,8 @@ class _Run:
         follower = ChangeFollower(world, "follower") if "changes" in world.view.features else None
         if follower is not None:
             others.append(follower)
+        if "indexes" in world.view.features:
+            others.append(IndexReader(world, "index"))
         if world.view.history:
             others.append(PastReader(world, "past"))
         self._begin(writer.run())

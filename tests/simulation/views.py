@@ -24,9 +24,22 @@ from tests.support.windows import Rules
 
 Kind = Literal["latest", "aggregate", "windows", "rekeyed", "rekeyed windows", "keyed"]
 
-Feature = Literal["changes", "history"]
+Feature = Literal["changes", "history", "indexes"]
 
-_FEATURES: Final[Sequence[Sequence[Feature]]] = ((), ("changes",), ("history",), ("history", "changes"))
+_FEATURES: Final[Sequence[Sequence[Feature]]] = (
+    (),
+    ("changes",),
+    ("history",),
+    ("history", "changes"),
+    ("indexes",),
+    ("indexes",),
+    ("indexes", "changes"),
+)
+CITIES: Final = ("Ankara", "Bergen", "Bergen Op Zoom", "Cork")
+_INDEXES: Final = (
+    {"name": "by-city", "field": "city", "type": "string"},
+    {"name": "by-number", "field": "n", "type": "long"},
+)
 _RETENTION_MS: Final = (7 * 86_400_000, 5000)
 _KINDS: Final[Mapping[Kind, int]] = {
     "latest": 5,
@@ -92,6 +105,8 @@ class View:
         """Return the field `view` of the resource."""
         if self.kind == "latest":
             view: dict[str, Any] = {"changes": "changes" in self.features}
+            if "indexes" in self.features:
+                view["indexes"] = [*_INDEXES]
             if self.history:
                 view |= {"kind": "history", "history": {"retention": f"{self.retention_ms}ms"}}
             return {"view": view}
@@ -108,7 +123,9 @@ class View:
         return {"view": {"kind": "aggregate", "aggregate": aggregate}}
 
     def value(self, serial: int, now_ms: int, choice: random.Random) -> bytes:
-        """Return the value of a record: its number, and where windows are, its event time."""
+        """Return the value of a record: its number, and where windows are, its event time, or what indexes find it by."""
+        if "indexes" in self.features:
+            return _indexed_value(serial)
         return b"%d,%d" % (serial, _event_ms(now_ms, choice)) if self.windowed else b"%d" % serial
 
     def row_after(self, before: Sequence[LogRecord], record: LogRecord) -> LogRecord | None:
@@ -135,6 +152,14 @@ class View:
         else:
             stored = contribution(record.offset, record.timestamp_ms, int(record.value))
         return SliceRow(record.key, stored, ROW, record.offset)
+
+
+def _indexed_value(serial: int) -> bytes:
+    """Return a value with a number and a city; in some the city is of another type, or is missing."""
+    value: dict[str, Any] = {"n": serial}
+    if serial % 7:
+        value["city"] = serial if serial % 11 == 0 else CITIES[serial // 3 % len(CITIES)]
+    return json.dumps(value).encode()
 
 
 def contribution(offset: int, timestamp_ms: int, serial: int) -> bytes:
