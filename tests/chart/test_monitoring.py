@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+from queryable_operator.build.workload import pod_template
 from queryable_operator.spec import names
 from tests.support.helm import CHART, render
+from tests.support.view import SETTINGS, view
 
 ROOT = Path(__file__).parents[2]
 MONITORING = CHART / "files" / "monitoring"
@@ -104,3 +107,24 @@ def test_monitors_select_the_operators_objects() -> None:
         assert spec["namespaceSelector"] == {"any": True}
         narrow = render({flag: {"enabled": True}, "watchNamespaces": ["a"]}).one(kind, "-nodes")["spec"]
         assert narrow["namespaceSelector"] == {"matchNames": ["a"]}
+
+
+@pytest.mark.parametrize("kind", ["PodMonitor", "ServiceMonitor"])
+def test_nodes_that_speak_tls_are_scraped_over_https(kind: str) -> None:
+    """The label of pods of a view with `tls` turns the scheme into https, and the values say how nodes are verified."""
+    values = kind[0].lower() + kind[1:]
+    verified = {"serverName": "views.example", "ca": {"secret": {"name": "ca", "key": "ca.crt"}}}
+    with_tls, without = (
+        pod_template(each, 1, "id", "image", "hash", SETTINGS)["metadata"]["labels"]
+        for each in (view(tls={}), view())
+    )
+
+    for given, config in (({}, {"insecureSkipVerify": True}), ({"tlsConfig": verified}, verified)):
+        spec = render({values: {"enabled": True, **given}}).one(kind, "-nodes")["spec"]
+        (endpoint,) = spec["podMetricsEndpoints" if kind == "PodMonitor" else "endpoints"]
+        assert endpoint["tlsConfig"] == config
+    (rule,) = (each for each in endpoint["relabelings"] if each["targetLabel"] == "__scheme__")
+    label = re.sub(r"[^a-zA-Z0-9]", "_", names.TLS_LABEL)
+    assert rule["sourceLabels"] == [f"__meta_kubernetes_pod_label_{label}"]
+    assert (with_tls[names.TLS_LABEL], rule["replacement"]) == (rule["regex"], "https")
+    assert names.TLS_LABEL not in without

@@ -90,6 +90,10 @@ any: true
   targetLabel: view
 - sourceLabels: [__meta_kubernetes_{{ . }}_label_queryabletopics_io_revision]
   targetLabel: revision
+- sourceLabels: [__meta_kubernetes_pod_label_queryabletopics_io_tls]
+  regex: "true"
+  targetLabel: __scheme__
+  replacement: https
 {{- end }}
 
 {{/* The rest of a pod of `helm test`: the context, the check's name and its CHECKS. */}}

@@ -67,8 +67,10 @@ def pod_template(
     for field in _AS_GIVEN:
         if pod_settings.get(field):
             spec[field] = pod_settings[field]
+    speaks_tls = {} if view.spec.tls is None else {names.TLS_LABEL: "true"}
+    labels = {**names.revision_labels(view.name, revision), **speaks_tls}
     metadata = {
-        "labels": {**pod_settings.get("labels", {}), **names.revision_labels(view.name, revision)},
+        "labels": {**pod_settings.get("labels", {}), **labels},
         "annotations": {**pod_settings.get("annotations", {}), ROLL_HASH_ANNOTATION: roll_hash},
     }
     return {"metadata": metadata, "spec": spec}

@@ -30,6 +30,9 @@ REKEY_LABEL: Final = f"{GROUP}/rekey"
 EXECUTOR_LABEL: Final = f"{GROUP}/executor"
 """On the pods of a rekey job's executors, in place of `REVISION_LABEL`: their revision. No other selector matches it."""
 
+TLS_LABEL: Final = f"{GROUP}/tls"
+"""On the pods of nodes that speak TLS: `true`. Prometheus then scrapes them over HTTPS."""
+
 OPERATOR_LABELS: Final = {
     "app.kubernetes.io/part-of": "queryable-topics",
     "app.kubernetes.io/component": "operator",
