@@ -29,6 +29,23 @@ Reference = tuple[str, str, int]
 """The name of a type, the subject that has it, and the version."""
 
 
+WRONG = {
+    "html": (200, "text/html", b"<html>Sign in</html>"),
+    "html 404": (404, "text/html", b"<html>Not here</html>"),
+    "error": (500, CONTENT_TYPE, b'{"error_code":50001,"message":"Error in the backend data store"}'),
+    "error without JSON": (503, "text/plain", b"no healthy upstream"),
+    "busy": (429, CONTENT_TYPE, b'{"error_code":42901,"message":"Too many requests"}'),
+    "redirect": (302, "text/html", b""),
+    "other JSON": (200, CONTENT_TYPE, b'["a"]'),
+    "number": (200, CONTENT_TYPE, b'{"schema":5}'),
+    "empty": (200, CONTENT_TYPE, b""),
+    "other 404": (404, CONTENT_TYPE, b'{"error_code":404,"message":"HTTP 404 Not Found"}'),
+    "deep": (200, CONTENT_TYPE, b"[" * 100_000),
+    "not UTF-8": (200, CONTENT_TYPE, b'{"schema":"\xff\xff"}'),
+}
+"""Answers that are not those of a registry, or of one that fails: status, content type and body."""
+
+
 class Registry:
     def __init__(self, url: str) -> None:
         self.url = url
@@ -36,7 +53,9 @@ class Registry:
         self.versions: dict[tuple[str, int], int] = {}
         self.requests: list[str] = []
         self.broken = ""
-        """How it answers at present: `` as it should, `html`, `error`, `endless`, or `away`: it closes the connection."""
+        """How it answers at present: `` as it should; `away`: it closes the connection; `hangs`, `drips` a byte at a time, or
+        `cut` off; `endless`; `plain`: as it should, as text/plain; or the name of a wrong answer in `WRONG`."""
+        self.released = threading.Event()
         self.user_info = ""
 
     def register(
@@ -90,16 +109,30 @@ def schema_registry() -> Iterator[Registry]:
                 return
             status, body = registry.answer(self.path, self.headers["Authorization"])
             content_type, data = CONTENT_TYPE, json.dumps(body).encode()
-            if registry.broken == "html":
-                status, content_type, data = 200, "text/html", b"<html>Sign in</html>"
-            elif registry.broken == "error":
-                status, data = 500, b'{"error_code":50001,"message":"Error in the backend data store"}'
+            if registry.broken in WRONG:
+                status, content_type, data = WRONG[registry.broken]
             elif registry.broken == "endless":
                 data = b'{"schema":"' + b" " * (2 << 20)
+            elif registry.broken == "plain":
+                content_type = "text/plain"
+            elif registry.broken == "hangs":
+                registry.released.wait(60)
+                return
             self.send_response(status)
             self.send_header("Content-Type", content_type)
+            self.send_header("Location", f"{registry.url}/elsewhere")  # for a redirect
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
+            if registry.broken == "drips":
+                for at in range(len(data)):
+                    self.wfile.write(data[at : at + 1])
+                    self.wfile.flush()
+                    if registry.released.wait(0.05):
+                        break
+                return
+            if registry.broken == "cut":
+                data = data[: len(data) // 2]
+                self.close_connection = True
             self.wfile.write(data)
 
         def log_message(self, *_: Any) -> None:
@@ -112,6 +145,7 @@ def schema_registry() -> Iterator[Registry]:
     try:
         yield registry
     finally:
+        registry.released.set()
         server.shutdown()
         server.server_close()
         thread.join()

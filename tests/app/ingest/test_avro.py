@@ -5,6 +5,7 @@ The records come from Avro's own library, from `wire/avro.py`, or from a random 
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import re
@@ -12,6 +13,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import Row, SparkSession
 
@@ -27,6 +30,13 @@ from queryable_app.wire.disk_format import decode_row
 from tests.app.ingest.test_writer import sink as sink
 from tests.app.ingest.test_writer import write
 from tests.support.fake_serve import RowSink
+
+SLOW = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
+)
 
 
 def schema(*fields: tuple[str, Any]) -> str:
@@ -156,39 +166,83 @@ RICH = schema(
 )
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_random_bytes_end_no_decoder(spark: SparkSession, seed: int) -> None:
-    """Every sequence of bytes, also one made of a good record, is JSON that parses or a bad record with a reason."""
-    chance = random.Random(seed)
-    good = avro_bytes(
-        parse_avro_schema(RICH),
-        b'{"id":5,"name":"ann","tags":[{"a":1.5,"b":"x","c":null}],"at":"2026-01-02T03:04:05.000006Z","price":12.50,'
-        b'"kind":"B","raw":"AAECAw==","more":null}',
-    )
-    records = [good]
-    for _ in range(400):
-        if chance.random() < 0.3:
-            records.append(chance.randbytes(chance.randrange(60)))
-        else:
-            spoilt = bytearray(good)
-            for _ in range(chance.randrange(1, 4)):
-                spoilt[chance.randrange(len(spoilt))] = chance.choice(
-                    [0, 1, 2, 0x7F, 0x80, 0xFF, chance.randrange(256)]
-                )
-            records.append(
-                bytes(spoilt[: chance.randrange(len(spoilt) + 1)] if chance.random() < 0.3 else spoilt)
-            )
-    rows = transformed(
-        spark,
-        View("string", "avro", sql="SELECT value FROM records", schema_source=SchemaSource(RICH)),
-        *records,
-    )
-    assert [json.loads(bytes(row.value))["id"] for row in rows[:1]] == [5]
-    for row in rows:
-        assert (row.problem is None) or row.problem.startswith("value: ")
-        if row.problem is None:
-            json.loads(bytes(row.value))
-    assert 0 < sum(row.problem is None for row in rows) < len(rows)
+def names() -> st.SearchStrategy[str]:
+    return st.sampled_from(("a", "b", "c", "d"))
+
+
+@st.composite
+def typed(draw: st.DrawFn, depth: int = 0) -> tuple[Any, Any]:
+    """Draw a type, and a value of it as JSON by the documented mapping. Each record has a name of its own."""
+    scalars: list[tuple[Any, st.SearchStrategy[Any]]] = [
+        ("null", st.none()),
+        ("boolean", st.booleans()),
+        ("int", st.integers(-(2**31), 2**31 - 1)),
+        ("long", st.integers(-(2**63), 2**63 - 1)),
+        ("double", st.floats(allow_nan=False, allow_infinity=False)),
+        ("string", st.text(st.characters(codec="utf-8"), max_size=20)),
+        ("bytes", st.binary(max_size=20).map(lambda raw: base64.b64encode(raw).decode())),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 30}, st.integers(-(10**29), 10**29)),
+        ({"type": "int", "logicalType": "date"}, st.dates().map(str)),
+    ]
+    kind = draw(st.integers(0, 2 if depth > 2 else 6))
+    if kind < 3:
+        type_, values = draw(st.sampled_from(scalars))
+        return type_, draw(values)
+    if kind == 3:
+        fields = draw(st.lists(names(), unique=True, max_size=4))
+        inner = {name: draw(typed(depth + 1)) for name in fields}
+        name = f"R{draw(st.uuids()).hex}"
+        fields_ = [{"name": field, "type": type_} for field, (type_, _) in inner.items()]
+        return {"type": "record", "name": name, "fields": fields_}, {k: v for k, (_, v) in inner.items()}
+    type_, value = draw(typed(depth + 1))
+    if kind == 4:
+        return {"type": "array", "items": type_}, draw(st.sampled_from(([], [value], [value] * 3)))
+    if kind == 5:
+        return {"type": "map", "values": type_}, {key: value for key in draw(st.sets(names()))}
+    if type_ == "null" or isinstance(type_, list):
+        return type_, value
+    return ["null", type_], draw(st.sampled_from((None, value)))
+
+
+def json_or_bad(of: Any, record: bytes) -> bytes | None:
+    """Return the JSON of a record, or None if the decoder calls it bad with a reason. Anything else fails the test."""
+    try:
+        return bytes(of.decode(record))
+    except Py4JJavaError as error:
+        cause: Any = error.java_exception
+        assert (cause.getClass().getSimpleName(), bool(cause.getMessage())) == ("Undecodable", True)
+        return None
+
+
+@SLOW
+@given(made=typed())
+def test_random_schemas_and_values(spark: SparkSession, made: tuple[Any, Any]) -> None:
+    """A record of any schema becomes the JSON of its value."""
+    text = json.dumps(made[0])
+    record = avro_bytes(parse_avro_schema(text), json.dumps(made[1]).encode())
+    assert json.loads(bytes(decoder(spark, text).decode(record))) == made[1]
+
+
+@SLOW
+@given(made=typed(), spoiling=st.data())
+def test_spoilt_records_end_no_decoder(
+    spark: SparkSession, made: tuple[Any, Any], spoiling: st.DataObject
+) -> None:
+    """Random bytes, and good records with flipped bits, cut or with bytes behind, are JSON or a bad record with a reason. What is
+    JSON has the value that its own encoding has."""
+    text = json.dumps(made[0])
+    parsed, of = parse_avro_schema(text), decoder(spark, text)
+    good = avro_bytes(parsed, json.dumps(made[1]).encode())
+    chance = random.Random(spoiling.draw(st.integers(0, 2**32)))
+    for _ in range(10):
+        spoilt = bytearray(good if chance.random() < 0.8 else chance.randbytes(chance.randrange(60)))
+        for _ in range(chance.randrange(3) if spoilt else 0):
+            spoilt[chance.randrange(len(spoilt))] ^= 1 << chance.randrange(8)
+        end = chance.randrange(len(spoilt) + 1) if chance.random() < 0.3 else len(spoilt)
+        record = bytes(spoilt[:end]) + chance.randbytes(chance.choice((0, 0, 0, 1, 9)))
+        if (shown := json_or_bad(of, record)) is not None:
+            json.loads(shown)
+            assert json_or_bad(of, avro_bytes(parsed, shown)) == shown
 
 
 def transformed(spark: SparkSession, view: View, *values: bytes | None) -> list[Row]:

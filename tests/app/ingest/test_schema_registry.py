@@ -7,11 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from queryable_app.config.avro_schema import parse_avro_schema
 from queryable_app.config.value_schema import BASIC, SchemaSource
 from queryable_app.ingest.value_decoders import value_decoder
+from queryable_app.wire.avro import avro_bytes
+from tests.app.ingest.test_avro import SLOW, json_or_bad, typed
 from tests.support.protobuf import USER, descriptor_set, indexed, tagged
 from tests.support.schema_registry import V1, V2, Registry, framed, schema_registry
 
@@ -228,7 +233,20 @@ def test_unknown_schema_and_wrong_frame_are_bad_records(spark: SparkSession, reg
     ("broken", "reason"),
     [
         ("html", "it answers 200 without JSON: check the address"),
+        ("html 404", "it answers 404 without JSON: check the address"),
         ("error", "it answers 500: check the address"),
+        ("error without JSON", "it answers 503 without JSON: check the address"),
+        ("busy", "it answers 429: check the address"),
+        ("redirect", "it answers 302: check the address"),
+        ("other JSON", "it answers 200: check the address"),
+        ("number", "it answers 200: check the address"),
+        ("empty", "it answers 200: check the address"),
+        ("other 404", "it answers 404: check the address"),
+        ("deep", "it answers 200 without JSON: check the address"),
+        ("not UTF-8", "it answers 200 without JSON: check the address"),
+        ("cut", "it answers 200 without JSON: check the address"),
+        ("hangs", "Read timed out"),
+        ("drips", "its answer takes longer than 500 ms"),
         ("endless", "its answer has more than 1048576 bytes"),
         ("away", "Unexpected end of file from server"),
     ],
@@ -239,13 +257,89 @@ def test_registry_that_answers_wrongly_is_no_fault_of_the_record(
     """Ingest stops with an I/O error that names the registry, which is transient, and decodes the record when it can."""
     schema_id = registry.register("u-value", V1)
     registry.broken = broken
-    of = decoder(spark, registry)
+    ours: Any = spark._jvm.io.queryabletopics  # type: ignore[union-attr]
+    of = ours.AvroDecoder(None, ours.SchemaRegistry(registry.url, "", 300, 500))
     assert failure(of, framed(schema_id, b"\x0e\x02a")) == (
         "IOException",
         f"the schema registry {registry.url} gives no schema: {reason}",
     )
     registry.broken = ""
     assert decoded(of, framed(schema_id, b"\x0e\x02a")) == {"id": 7, "old": "a"}
+
+
+def test_content_type_of_an_answer_is_not_looked_at(spark: SparkSession, registry: Registry) -> None:
+    """A proxy that calls JSON text changes nothing."""
+    schema_id = registry.register("u-value", V1)
+    registry.broken = "plain"
+    assert decoded(decoder(spark, registry), framed(schema_id, b"\x0e\x02a")) == {"id": 7, "old": "a"}
+
+
+def test_recursive_schema_of_the_registry_is_resolved(spark: SparkSession, registry: Registry) -> None:
+    """A list whose schema refers to itself is read with a newer version of that schema, to the depth of JSON."""
+
+    def of(*fields: Any) -> Any:
+        next_ = {"name": "next", "type": ["null", "L"], "default": None}
+        return {"type": "record", "name": "L", "fields": [*fields, next_]}
+
+    number = {"name": "n", "type": "int"}
+    schema_id = registry.register("list", of(number))
+    reader = of({**number, "type": "long"}, {"name": "added", "type": "string", "default": "?"})
+    for text in ("", json.dumps(reader)):
+        deep = decoder(spark, registry, text)
+        assert decoded(deep, framed(schema_id, b"\x02\x02\x04\x00"))["next"]["n"] == 2
+        assert failure(deep, framed(schema_id, b"\x02\x02" * 10_000)) == (
+            "Undecodable",
+            "nested deeper than 100",
+        )
+
+
+@SLOW
+@given(written=typed(), read=typed(), other=st.binary(max_size=40))
+def test_schemas_that_do_not_resolve_make_bad_records(
+    spark: SparkSession, registry: Registry, written: tuple[Any, Any], read: tuple[Any, Any], other: bytes
+) -> None:
+    """A reader's schema of any other shape gives JSON, or a bad record with a reason, for good bytes and for random ones."""
+    text = json.dumps(written[0])
+    schema_id = registry.register("any", text)
+    of = decoder(spark, registry, json.dumps(read[0]))
+    for record in (avro_bytes(parse_avro_schema(text), json.dumps(written[1]).encode()), other):
+        if (shown := json_or_bad(of, framed(schema_id, record))) is not None:
+            json.loads(shown)
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ('{"type": "array", "items": ' * 5000 + '"int"' + "}" * 5000, "cannot be read: "),
+        ('{"type": "record", "name": "R", "fields": [{"name": "a", "type": "Missing"}]}', "cannot be read: "),
+        ("<avro>", "cannot be read: "),
+        ("", "cannot be read: "),
+        ('"Unknown"', "cannot be read: "),
+    ],
+    ids=["deep", "undefined", "no JSON", "empty", "unknown type"],
+)
+def test_schema_that_avro_cannot_read_makes_records_bad(
+    spark: SparkSession, registry: Registry, schema: str, reason: str
+) -> None:
+    """A schema that the registry should not have is a fault of the records that name it, and stops nothing."""
+    schema_id = registry.register("u-value", schema)
+    name, message = failure(decoder(spark, registry), framed(schema_id, b"\x02"))
+    assert (name, f"schema {schema_id} of the registry {reason}" in message) == ("Undecodable", True), message
+
+
+def test_references_are_bounded(spark: SparkSession, registry: Registry) -> None:
+    """References that lead back to where they began, and too many of them, end."""
+    loop = [{"name": "x", "type": "int"}]
+    first = registry.register("a", {"type": "record", "name": "A", "fields": loop}, [("B", "b", 1)])
+    registry.register("b", {"type": "record", "name": "B", "fields": loop}, [("A", "a", 1)])
+    assert decoded(decoder(spark, registry), framed(first, b"\x02")) == {"x": 1}
+    for n in range(102):
+        registry.register(f"s{n}", '"int"', [(f"s{n + 1}", f"s{n + 1}", 1)])
+    long = registry.register("long", '"int"', [("s0", "s0", 1)])
+    assert failure(decoder(spark, registry), framed(long, b"\x02")) == (
+        "Undecodable",
+        "its schema refers to more than 100 others",
+    )
 
 
 def test_credentials_are_sent_and_never_shown(spark: SparkSession, registry: Registry) -> None:

@@ -33,7 +33,7 @@ public final class SchemaRegistry implements Serializable {
   private static final int CONNECT_MS = 3000;
   private static final int READ_MS = 5000;
   private static final int ATTEMPTS = 3;
-  private static final long DEADLINE_NANOS = 10000000000L; // of one answer
+  private static final int DEADLINE_MS = 10000; // of one answer
   private static final int ANSWER_BYTES_MAX = 1 << 20;
   private static final int REFERENCES_MAX = 100;
   private static final int UNKNOWN_MAX = 10000;
@@ -44,11 +44,23 @@ public final class SchemaRegistry implements Serializable {
 
   private final String url;
   private final String authorization;
+  private final int readMs;
+  private final int deadlineMs;
 
   /** @param authorization the header that each request has; empty: none */
   public SchemaRegistry(String url, String authorization) {
+    this(url, authorization, READ_MS, DEADLINE_MS);
+  }
+
+  /**
+   * @param readMs     how long the next byte of an answer may take
+   * @param deadlineMs how long a whole answer may take
+   */
+  public SchemaRegistry(String url, String authorization, int readMs, int deadlineMs) {
     this.url = url.endsWith("/") ? url.substring(0, url.length() - 1) : url;
     this.authorization = authorization;
+    this.readMs = readMs;
+    this.deadlineMs = deadlineMs;
   }
 
   static int id(byte[] value) throws Undecodable {
@@ -183,7 +195,7 @@ public final class SchemaRegistry implements Serializable {
     HttpURLConnection connection = (HttpURLConnection) URI.create(url + path).toURL().openConnection();
     connection.setInstanceFollowRedirects(false); // credentials are for this address
     connection.setConnectTimeout(CONNECT_MS);
-    connection.setReadTimeout(READ_MS);
+    connection.setReadTimeout(readMs);
     connection.setRequestProperty("Accept", "application/vnd.schemaregistry.v1+json, application/json");
     if (authorization.length() > 0) {
       connection.setRequestProperty("Authorization", authorization);
@@ -209,7 +221,7 @@ public final class SchemaRegistry implements Serializable {
   }
 
   /** Return null for anything but JSON of a bounded size. */
-  private static JsonNode parse(InputStream body) throws IOException {
+  private JsonNode parse(InputStream body) throws IOException {
     if (body == null) {
       return null;
     }
@@ -221,8 +233,8 @@ public final class SchemaRegistry implements Serializable {
       if (read.size() > ANSWER_BYTES_MAX) {
         throw new IOException("its answer has more than " + ANSWER_BYTES_MAX + " bytes");
       }
-      if (System.nanoTime() - since > DEADLINE_NANOS) {
-        throw new IOException("its answer takes longer than " + DEADLINE_NANOS / 1000000000L + " seconds");
+      if (System.nanoTime() - since > deadlineMs * 1000000L) {
+        throw new IOException("its answer takes longer than " + deadlineMs + " ms");
       }
     }
     try {
