@@ -13,7 +13,7 @@ from pathlib import Path
 NAMES = (
     "beside_streams",
     "point_read",
-    "tls",
+    "auth",
     "forwarded_read",
     "workers",
     "multi_get",

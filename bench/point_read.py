@@ -22,10 +22,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.harness import Result, median, quantiles
-from bench.server import key_of, value_of
+from bench.server import KINDS, bearer, key_of, value_of
 
-PORTS = {"node": 18080, "asgi": 18081, "fastapi": 18082}
-TLS_PORT = 18083
+PORTS = {"node": 18080, "asgi": 18081, "fastapi": 18082, "tls": 18083, "token": 18084, "both": 18085}
 KEYS = 1_000_000
 
 _UNVERIFIED = ssl.create_default_context()  # of a server that this process has started
@@ -52,7 +51,8 @@ end
 @contextmanager
 def server(kind: str, directory: Path) -> Iterator[int]:
     """Run one kind of server on core 0, and yield its port."""
-    port, scheme = (TLS_PORT, "https") if kind == "tls" else (PORTS[kind], "http")
+    how = KINDS.get(kind, KINDS["node"])
+    port, scheme = PORTS[kind], "https" if how.tls else "http"
     command = ["taskset", "-c", "0", sys.executable, "-m", "bench.server", kind, str(directory), str(port)]
     process = subprocess.Popen(command)
     try:
@@ -60,7 +60,10 @@ def server(kind: str, directory: Path) -> Iterator[int]:
         while True:
             try:
                 url = f"{scheme}://127.0.0.1:{port}/v1/keys/{key_of(7).decode()}"
-                with urllib.request.urlopen(url, timeout=1, context=_UNVERIFIED) as answer:
+                request = urllib.request.Request(
+                    url, headers={"Authorization": bearer()} if how.token else {}
+                )
+                with urllib.request.urlopen(request, timeout=1, context=_UNVERIFIED) as answer:
                     assert answer.read() == value_of(7)
                     break
             except OSError:

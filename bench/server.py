@@ -1,11 +1,11 @@
 """Run a server for the read benchmarks: one store, three ways to put HTTP in front of it.
 
     python -m bench.server fill DIR KEYS
-    python -m bench.server node|tls|asgi|fastapi DIR PORT
+    python -m bench.server node|token|tls|both|asgi|fastapi DIR PORT
 
-`node` is the product, and `tls` the product with the certificate in DIR/secret.
- `asgi` and `fastapi` are the shortest handlers that give the very same answer, freshness headers
-and all, through a raw ASGI application and through a FastAPI route.
+`node` is the product, `tls` the product with the certificate in DIR/secret, `token` the product that requires tokens of the
+secret in DIR/jwt, and `both` has both. `asgi` and `fastapi` are the shortest handlers that give the very same answer,
+freshness headers and all, through a raw ASGI application and through a FastAPI route.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvicorn
 import uvloop
@@ -33,10 +33,26 @@ from queryable_app.serve.node import Node
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.disk_format import ReplicaState, Row, encode_row
 from queryable_app.wire.partitioners import partition_for
+from tests.support import tokens
 
+
+class Kind(NamedTuple):
+    """How clients reach the product."""
+
+    token: bool
+    tls: bool
+
+
+KINDS = {
+    "node": Kind(False, False),
+    "token": Kind(True, False),
+    "tls": Kind(False, True),
+    "both": Kind(True, True),
+}
 PARTITIONS = 4
 TOPIC = "bench"
 SECRET = "secret"
+JWT = "jwt"
 
 
 def key_of(number: int) -> bytes:
@@ -47,12 +63,20 @@ def value_of(number: int) -> bytes:
     return b'{"name":"customer","status":"active","amount":12345.67,"city":"Munich","pad":"%022d"}' % number
 
 
-def settings(directory: Path, port: int, tls: bool = False) -> NodeSettings:
+def bearer() -> str:
+    """Return the `Authorization` of a caller that may read."""
+    return tokens.bearer()["authorization"]
+
+
+def settings(directory: Path, port: int, kind: Kind = KINDS["node"]) -> NodeSettings:
     placement = directory / "placement.json"
-    url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+    url = f"{'https' if kind.tls else 'http'}://127.0.0.1:{port}"
     placement.write_text(initial_placement("bench.r1", PARTITIONS, [url], 1).to_json())
     spec = directory / "spec.json"
-    secured = {"tls": {"secretRef": {"name": "tls"}}} if tls else {}
+    secured: dict[str, Any] = {"tls": {"secretRef": {"name": "tls"}}} if kind.tls else {}
+    if kind.token:
+        rules = [{"claim": "scope", "contains": "read", "allow": ["read"]}]
+        secured["auth"] = {"jwt": tokens.SECRET_REF, "rules": rules}
     spec.write_text(json.dumps({"kafka": {"bootstrapServers": "127.0.0.1:1"}, "topic": TOPIC, **secured}))
     return NodeSettings(
         name="bench-0",
@@ -66,7 +90,8 @@ def settings(directory: Path, port: int, tls: bool = False) -> NodeSettings:
         placement_path=str(placement),
         http_host="127.0.0.1",
         http_port=port,
-        tls_dir=str(directory / SECRET) if tls else "",
+        tls_dir=str(directory / SECRET) if kind.tls else "",
+        auth_secret_dir=str(directory / JWT) if kind.token else "",
     )
 
 
@@ -87,8 +112,8 @@ def fill(directory: Path, keys: int) -> None:
     node.replicas.close()
 
 
-def opened(directory: Path, port: int, tls: bool = False) -> Node:
-    node = Node.open(settings(directory, port, tls))
+def opened(directory: Path, port: int, kind: Kind = KINDS["node"]) -> Node:
+    node = Node.open(settings(directory, port, kind))
     node.replicas.note_mismatches()
     return node
 
@@ -130,8 +155,8 @@ def fastapi_route(node: Node) -> FastAPI:
 
 
 async def serve(kind: str, directory: Path, port: int) -> None:
-    node = opened(directory, port, kind == "tls")
-    if kind in ("node", "tls"):
+    node = opened(directory, port, KINDS.get(kind, KINDS["node"]))
+    if kind in KINDS:
         await serve_node(node, port)
     else:
         application = raw_asgi(node) if kind == "asgi" else fastapi_route(node)
