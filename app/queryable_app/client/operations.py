@@ -315,10 +315,11 @@ class Operations(Writes):
         path, bounds = scan.path((yield from self._placements.placement(deadline)))
         parameters = bounds + scan.parameters()
         patience = SEARCH_PATIENCE if scan.selection else MANY_PATIENCE
+        settings = scan.settings
+        if scan.as_of:  # a moment is all that is to be required of the replicas
+            settings, session = ReadSettings(deadline_ms=settings.deadline_ms), None
         return (
-            yield from self._read_anywhere(
-                path, parameters, deadline, scan.settings, session, patience=patience
-            )
+            yield from self._read_anywhere(path, parameters, deadline, settings, session, patience=patience)
         )
 
     def next_changes(self, following: Following, wait_seconds: float = WAIT_SECONDS) -> Operation[None]:

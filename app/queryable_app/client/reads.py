@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import randrange
 from typing import Generic, TypeVar, Unpack
 
 from queryable_app.client.changes import Following, new_following
 from queryable_app.client.entries import entries_target
-from queryable_app.client.history import Moment, history_target
+from queryable_app.client.history import Moment, history_target, moment_parameters
 from queryable_app.client.indexes import IndexValue, index_target
 from queryable_app.client.keys import Key
 from queryable_app.client.operations import Operations
@@ -80,16 +80,18 @@ class Reads(ABC, Generic[RowsT, ChangesT]):
         partial: bool = False,
         where: str | None = None,
         fields: Fields | None = None,
+        as_of: str | Mapping[int, int] | None = None,
         **options: Unpack[ReadOptions],
     ) -> RowsT:
-        """Iterate over all rows in key order: those that match `where`, and of each value the `fields`.
+        """Iterate over all rows in key order: those that match `where`, and of each value the `fields`. In a view with history,
+        `as_of` names one position of each partition: the rows are those of then.
 
         for row in users.scan(where="age >= 18"): print(row.key, row.value)  # with asyncio: async for
         """
         settings = self._settings(options)
         selection = selection_parameters(where, fields)
         scan = self._operations.scan(settings, order, limit, page_rows, partial, selection)
-        return self._from_cursor(scan, cursor)
+        return self._from_cursor(scan, cursor, as_of)
 
     def range(
         self,
@@ -103,16 +105,17 @@ class Reads(ABC, Generic[RowsT, ChangesT]):
         partial: bool = False,
         where: str | None = None,
         fields: Fields | None = None,
+        as_of: str | Mapping[int, int] | None = None,
         **options: Unpack[ReadOptions],
     ) -> RowsT:
-        """Iterate over the rows from `start` up to, and without, `stop`. None is unbounded.
+        """Iterate over the rows from `start` up to, and without, `stop`. None is unbounded. `as_of` is that of `scan`.
 
         newest = list(orders.range(1000, 2000, order="desc", limit=10))  # with asyncio: [row async for row in ..]
         """
         settings = self._settings(options)
         selection = selection_parameters(where, fields)
         scan = self._operations.range(start, stop, settings, order, limit, page_rows, partial, selection)
-        return self._from_cursor(scan, cursor)
+        return self._from_cursor(scan, cursor, as_of)
 
     def index(
         self,
@@ -175,16 +178,18 @@ class Reads(ABC, Generic[RowsT, ChangesT]):
         partial: bool = False,
         where: str | None = None,
         fields: Fields | None = None,
+        as_of: str | Mapping[int, int] | None = None,
         **options: Unpack[ReadOptions],
     ) -> RowsT:
         """Iterate over the rows whose key begins with these bytes. Not for views whose keys are numbers.
+        `as_of` is that of `scan`.
 
         for row in users.prefix("user-"): print(row.key)  # with asyncio: async for
         """
         settings = self._settings(options)
         selection = selection_parameters(where, fields)
         scan = self._operations.prefix(prefix, settings, order, limit, page_rows, partial, selection)
-        return self._from_cursor(scan, cursor)
+        return self._from_cursor(scan, cursor, as_of)
 
     def windows(
         self,
@@ -259,8 +264,8 @@ class Reads(ABC, Generic[RowsT, ChangesT]):
     def _rows(self, scan: Scan) -> RowsT:
         """Return an iterator over the rows of a scan."""
 
-    def _from_cursor(self, scan: Scan, cursor: str | None) -> RowsT:
-        scan.cursor = cursor
+    def _from_cursor(self, scan: Scan, cursor: str | None, as_of: Moment | None = None) -> RowsT:
+        scan.cursor, scan.as_of = cursor, moment_parameters(as_of)
         return self._rows(scan)
 
     def _settings(self, options: ReadOptions) -> ReadSettings:

@@ -30,6 +30,8 @@ class Scan:
     partial: bool
     selection: tuple[str, ...] = ()
     """The parameters for conditions and fields."""
+    as_of: tuple[str, ...] = ()
+    """The parameter for the moment. Without one the newest rows are read."""
     cursor: str | None = None
     ended: bool = False
     ready: deque[Row] = field(default_factory=deque)
@@ -40,7 +42,7 @@ class Scan:
         rows = self.page_rows if self.rows_left is None else min(self.page_rows, self.rows_left)
         cursor = [] if self.cursor is None else [f"cursor={self.cursor}"]
         partial = ["partial=allow"] if self.partial else []
-        return [f"limit={rows}", f"order={self.order}", *self.selection, *cursor, *partial]
+        return [f"limit={rows}", f"order={self.order}", *self.selection, *self.as_of, *cursor, *partial]
 
     def add(self, page: Page) -> None:
         """Take in the page that was read."""

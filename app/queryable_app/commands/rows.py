@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from queryable_app.client.exceptions import QueryableTopicError
+from queryable_app.client.history import moment_parameters
 from queryable_app.client.indexes import index_target
 from queryable_app.client.options import ReadSettings, parse_options
 from queryable_app.client.scan import Scan
@@ -28,6 +29,12 @@ from queryable_app.wire.json_paths import getter
 from queryable_app.wire.projection import Projection, parse_projection
 
 _TABLE_ROWS_MAX: Final = 10_000  # a table is as wide as its widest row, so it needs all of them
+
+_AS_OF: Final = click.option(
+    "--as-of",
+    metavar="POSITIONS",
+    help="The rows of then, in a view with history: 0:17,1:20 of all partitions.",
+)
 
 Target = Callable[[View, Order, int | None, tuple[str, ...], ReadSettings], Scan]
 
@@ -72,11 +79,13 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
         \b
         qtopic scan
         qtopic scan --where "status = 'paid' and total > 100" --fields status,total
+        qtopic scan --as-of 0:17,1:20         the rows as of a position of each partition
         qtopic scan --all --json              one JSON object a line, as the nodes write it
         qtopic scan --all --csv --fields status,customer.name
         """
     ),
 )
+@_AS_OF
 @_options
 def scan_command(**options: Any) -> None:
     print_rows(View.scan, **options)
@@ -96,6 +105,7 @@ def scan_command(**options: Any) -> None:
 )
 @click.option("--from", "start", metavar="KEY", help="The first key.")
 @click.option("--to", "stop", metavar="KEY", help="The first key after the range.")
+@_AS_OF
 @_options
 def range_command(start: str | None, stop: str | None, **options: Any) -> None:
     print_rows(lambda view, *rest: view.range(start, stop, *rest), **options)
@@ -114,6 +124,7 @@ def range_command(start: str | None, stop: str | None, **options: Any) -> None:
     ),
 )
 @click.argument("prefix")
+@_AS_OF
 @_options
 def prefix_command(prefix: str, **options: Any) -> None:
     print_rows(lambda view, *rest: view.prefix(prefix, *rest), **options)
@@ -156,6 +167,7 @@ def print_rows(
     as_json: bool,
     as_csv: bool,
     columns: Sequence[str] = ("key",),
+    as_of: str | None = None,
 ) -> None:
     """Read rows, and print them. `columns` are the members of a row that come before its value."""
     as_lines = as_json or as_csv
@@ -169,6 +181,7 @@ def print_rows(
         selection = selection_parameters(where, fields)
         with view_at(urls, data) as view:
             scan = target(view, "desc" if desc else "asc", None if everything else limit, selection, settings)
+            scan.as_of = moment_parameters(as_of)
             items = view.items(scan)
             if as_json:
                 for item in items:

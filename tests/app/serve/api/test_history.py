@@ -9,7 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
+from queryable_app.client import InvalidRequest, QueryableTopic
+from queryable_app.commands.group import qtopic as commands
 from queryable_app.serve.store.history_sweep import raise_floor
 from tests.support.node_cluster import NodeCluster, three_nodes
 from tests.support.past import Past
@@ -98,6 +101,41 @@ def test_pages_as_of_positions_are_those_of_the_fold(
             if cursor is None:
                 break
         assert found == past.rows_at(vector, reverse=order == "desc")
+
+
+def test_client_reads_rows_as_of_positions(cluster: tuple[NodeCluster, Past]) -> None:
+    """Scans, ranges and prefixes of the client are of the moment on all pages, also in a session that has seen more, and
+    `as_of` takes a text or a dict."""
+    nodes, past = cluster
+    rng = random.Random(9)
+    with QueryableTopic(nodes.addresses, max_lag_ms=5_000) as client:
+        session = client.session()
+        session.get(past.keys[0], deadline_ms=30_000)
+        for reads in (client, session):
+            vector = past.random_positions(rng)
+            rows = past.rows_at(vector)
+            found = reads.scan(as_of=vector, page_rows=7, deadline_ms=30_000)
+            assert [(row.key, row.value) for row in found] == rows
+            found = reads.range("k1", "k2", as_of=past.text(vector), order="desc", deadline_ms=30_000)
+            of_range = [row for row in rows if "k1" <= row[0] < "k2"]
+            assert [(row.key, row.value) for row in found] == of_range[::-1]
+            found = reads.prefix("k2", as_of=vector, deadline_ms=30_000)
+            assert [(row.key, row.value) for row in found] == [row for row in rows if row[0].startswith("k2")]
+        with pytest.raises(InvalidRequest, match="one of each partition"):
+            list(client.scan(as_of=1_000_000, deadline_ms=30_000))  # type: ignore[arg-type]
+
+
+def test_command_prints_rows_as_of_positions(cluster: tuple[NodeCluster, Past]) -> None:
+    """`qtopic scan --as-of` prints the rows of then."""
+    nodes, past = cluster
+    vector = past.random_positions(random.Random(10))
+    arguments = ["scan", "--as-of", past.text(vector), "--all", "--json", "--url", nodes.addresses[0]]
+
+    printed = CliRunner().invoke(commands, arguments)
+
+    assert printed.exit_code == 0, printed.output
+    rows = [json.loads(line) for line in printed.stdout.splitlines()]
+    assert [(row["key"], row["value"]) for row in rows] == past.rows_at(vector)
 
 
 def test_history_of_a_key_has_all_its_versions(cluster: tuple[NodeCluster, Past], http: httpx.Client) -> None:
