@@ -2,17 +2,21 @@
 
 `read` writes increasing numbers to keys and reads them meanwhile, on persistent connections and on new ones, until its
 standard input ends. `read-with-client` does so with the Python client, which tries the next replica. Both print JSON objects,
-one a line: each failure, and once a second the number of reads.
+one a line: each failure, and once a second the number of reads. `CA` names the file with the CA of views that speak TLS; nodes
+are then verified by the name of their Service.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import ssl
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 from aiokafka.admin import AIOKafkaAdminClient
@@ -26,6 +30,9 @@ KAFKA = kafka_connection("kafka:9092", {})
 KEYS = [f"key-{number}" for number in range(100)]
 _READS_PER_SECOND = 25.0
 _WRITES_PER_SECOND = 20.0
+# Loaded once: to load the certificates for each read would take most of its time.
+_CA = os.environ.get("CA")
+_TRUST: ssl.SSLContext | bool = False if _CA is None else ssl.create_default_context(cafile=_CA)
 _PATIENT = {"deadline-ms": "30000"}  # a busy machine is no failure
 _TIMEOUT_SECONDS = 40.0
 _NEWEST_SECONDS = 200.0  # the limit for the newest value of a key on a busy machine
@@ -58,7 +65,7 @@ async def left(prefix: str) -> None:
 
 async def get(url: str, *keys: str) -> None:
     """Print the present values of these keys, or the reason why there is none."""
-    async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS) as http:
+    async with _http() as http:
         for key in keys:
             request = (http, f"{url}/v1/keys/{key}", {**_PATIENT, "consistency": "strong"})
             deadline = time.monotonic() + _NEWEST_SECONDS
@@ -69,10 +76,25 @@ async def get(url: str, *keys: str) -> None:
 
 async def ask(*urls: str) -> None:
     """Print what each URL answers."""
-    async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS) as http:
+    async with _http() as http:
         for url in urls:
             status, answer = await _answer(http, url, {})
             say(status=status, answer=answer)
+
+
+async def shown(name: str, *addresses: str) -> None:
+    """Print the serial number of the certificate that each address shows for this name, once it is verified."""
+    assert isinstance(_TRUST, ssl.SSLContext)
+    for address in addresses:
+        parts = urlsplit(address)
+        opened = asyncio.open_connection(parts.hostname, parts.port, ssl=_TRUST, server_hostname=name)
+        try:
+            _, writer = await asyncio.wait_for(opened, _TIMEOUT_SECONDS)
+        except (OSError, TimeoutError) as error:
+            say(serial=None, why=repr(error))
+            continue
+        say(serial=int(writer.get_extra_info("peercert")["serialNumber"], 16))
+        writer.close()
 
 
 class Reading:
@@ -88,11 +110,11 @@ class Reading:
             number = int(time.time() * 1000)  # larger than those of earlier writers
             for key in KEYS:
                 await self._write(send, key, number)
-            async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS) as http:
+            async with _http() as http:
                 await self._every_copy_has_all(http)
             self._begun = dict(self._written)
             tasks = [asyncio.create_task(each) for each in (self._writes(send, number), self._heartbeat())]
-            async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS) as persistent:
+            async with _http() as persistent:
                 tasks += [
                     asyncio.create_task(self._reads_on(persistent, "kept", reader, 5)) for reader in range(4)
                 ]
@@ -137,8 +159,7 @@ class Reading:
         """Read a key on a persistent connection, or on a new one."""
         if http is not None:
             return await _answer(http, f"{self._url}/v1/keys/{key}", _PATIENT)
-        # The URL has no TLS: to load the trusted certificates for each read would take most of its time.
-        async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS, verify=False) as own:
+        async with _http() as own:
             return await _answer(own, f"{self._url}/v1/keys/{key}", _PATIENT)
 
     async def _every_copy_has_all(self, http: httpx.AsyncClient) -> None:
@@ -149,7 +170,9 @@ class Reading:
         for node in nodes:
             for key in KEYS:
                 while True:
-                    status, value = await _answer(http, f"{node}/v1/keys/{key}", {"route": "local"})
+                    status, value = await _answer(
+                        http, f"{node}/v1/keys/{key}", {"route": "local"}, urlsplit(self._url).hostname
+                    )
                     if status == 421 or (status == 200 and value["n"] >= self._written[key]):
                         break
                     await asyncio.sleep(0.2)
@@ -177,10 +200,20 @@ class Reading:
             await asyncio.sleep(1)
 
 
-async def _answer(http: httpx.AsyncClient, url: str, how: dict[str, str]) -> tuple[int, Any]:
-    """Return the status and value of a key, or 0 and the reason if there is none."""
+def _http() -> httpx.AsyncClient:
+    return httpx.AsyncClient(timeout=_TIMEOUT_SECONDS, verify=_TRUST)
+
+
+async def _answer(
+    http: httpx.AsyncClient, url: str, how: dict[str, str], name: str | None = None
+) -> tuple[int, Any]:
+    """Return the status and value of a key, or 0 and the reason if there is none. `name` is the name to verify with TLS, if it
+    is not the host.
+    """
+    named = {"sni_hostname": name} if name else None
     try:
-        answer = await http.get(url, params=how or None)  # no parameters would replace those of the URL
+        # No parameters would replace those of the URL.
+        answer = await http.get(url, params=how or None, extensions=named)
         return answer.status_code, answer.json()
     except (httpx.HTTPError, ValueError) as error:
         return 0, repr(error)
@@ -190,7 +223,7 @@ class ClientReading(Reading):
     """Read with the Python client: one for all readers, or a new one for each read."""
 
     async def run(self) -> None:
-        async with AsyncQueryableTopic(self._url) as self._client:
+        async with AsyncQueryableTopic(self._url, ca=_CA) as self._client:
             await super().run()
 
     async def _read(self, http: httpx.AsyncClient | None, key: str) -> tuple[int, Any]:
@@ -198,7 +231,7 @@ class ClientReading(Reading):
             if http is not None:
                 row = await self._client.get(key, deadline_ms=30_000)
             else:
-                async with AsyncQueryableTopic(self._url) as own:
+                async with AsyncQueryableTopic(self._url, ca=_CA) as own:
                     row = await own.get(key, deadline_ms=30_000)
         except QueryableTopicError as error:
             return 0, repr(error)
@@ -222,6 +255,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "produce": produce,
     "get": get,
     "ask": ask,
+    "shown": shown,
     "read": read,
     "read-with-client": read_with_client,
     "left": left,

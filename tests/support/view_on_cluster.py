@@ -65,10 +65,17 @@ class Platform:
     operators: Namespace
     image: str
 
-    def clients(self, command: str, *arguments: str, stdin: str = "") -> list[dict[str, Any]]:
-        run = ("exec", "--stdin", "clients", "--", "python", "/clients/clients.py", command, *arguments)
+    def clients(self, command: str, *arguments: str, stdin: str = "", ca: str = "") -> list[dict[str, Any]]:
+        """Run a command of the clients. `ca` is a file in their pod, for views that speak TLS."""
+        run = ("exec", "--stdin", "clients", "--", *_client_program(ca), command, *arguments)
         output = self.namespace.kubectl(*run, stdin=stdin, timeout=SECONDS)
         return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+    def trust(self, name: str, ca: bytes) -> str:
+        """Write the certificate of a CA into the clients' pod, and return the file."""
+        file = f"/tmp/{name}.pem"
+        self.namespace.kubectl("exec", "--stdin", "clients", "--", "tee", file, stdin=ca.decode())
+        return file
 
     def listed(self, kind: str, name: str = "", **parameters: str) -> Any:
         return self.namespace.listed(kind, name, **parameters)
@@ -121,10 +128,12 @@ class ViewOnCluster:
     platform: Platform
     name: str
     topic: str
+    ca: str = ""
+    """The file with its CA in the clients' pod. Empty: the view speaks plain HTTP."""
 
     @property
     def url(self) -> str:
-        return f"http://{self.name}:8080"
+        return f"{'https' if self.ca else 'http'}://{self.name}:8080"
 
     @property
     def namespace(self) -> Namespace:
@@ -214,7 +223,7 @@ class ViewOnCluster:
 
     def values(self, *keys: str) -> dict[str, tuple[int, Any]]:
         """Return status and value of each key, read through the Service now."""
-        answers = self.platform.clients("get", self.url, *keys)
+        answers = self.platform.clients("get", self.url, *keys, ca=self.ca)
         return {each["key"]: (each["status"], each["value"]) for each in answers}
 
     def uids(self) -> dict[str, str]:
@@ -236,7 +245,7 @@ class ViewOnCluster:
     def reading(self, how: str = "read") -> Iterator[Reading]:
         """Read and write steadily during the block; at the end every key must have its newest value."""
         command = ("kubectl", "--namespace", self.namespace.name, "exec", "--stdin", "clients", "--")
-        script = ("python", "/clients/clients.py", how, self.url, self.topic)
+        script = (*_client_program(self.ca), how, self.url, self.topic)
         seen, complaints = Reading(), list[str]()
         with subprocess.Popen(
             [*command, *script],
@@ -271,6 +280,10 @@ class ViewOnCluster:
         assert not seen.failures, f"{seen}\n{seen.failures[:10]}\n{self.platform.story()}"
 
 
+def _client_program(ca: str) -> tuple[str, ...]:
+    return (*(("env", f"CA={ca}") if ca else ()), "python", "/clients/clients.py")
+
+
 def is_ready(pod: Mapping[str, Any] | None) -> bool:
     there = (pod or {}).get("status", {}).get("conditions", ())
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in there)
@@ -291,9 +304,11 @@ def _listen(process: subprocess.Popen[str], seen: Reading, complaints: list[str]
 
 
 @contextmanager
-def available_view(platform: Platform, name: str, spec: Mapping[str, Any] = SMALL) -> Iterator[ViewOnCluster]:
+def available_view(
+    platform: Platform, name: str, spec: Mapping[str, Any] = SMALL, ca: str = ""
+) -> Iterator[ViewOnCluster]:
     """Create a view of a new topic with its name, wait until it is available, and delete it at the end of the block."""
-    view = ViewOnCluster(platform, name, name)
+    view = ViewOnCluster(platform, name, name, ca)
     platform.make_topic(view.topic)
     view.apply(spec)
     view.wait_until_available()
