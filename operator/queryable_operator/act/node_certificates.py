@@ -161,3 +161,14 @@ def make_certificate(hosts: Sequence[str], now: float, life_seconds: float = LIF
 
 def _made_at(certificate: x509.Certificate) -> float:
     return (certificate.not_valid_before_utc + _CLOCKS_DIFFER).timestamp()
+
+
+def host_names(chain: bytes) -> list[str]:
+    """Return the names and addresses in the first certificate of a chain."""
+    try:
+        leaf = x509.load_pem_x509_certificate(chain)
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, x509.ExtensionNotFound):
+        return []
+    addresses = names.get_values_for_type(x509.IPAddress)
+    return [*names.get_values_for_type(x509.DNSName), *(str(address) for address in addresses)]

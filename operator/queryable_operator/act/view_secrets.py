@@ -24,10 +24,10 @@ from queryable_app.platform.certificates import (
     server_context,
 )
 from queryable_operator.act.cluster import Cluster
-from queryable_operator.act.node_certificates import StoredCertificates, stored_certificates
+from queryable_operator.act.node_certificates import StoredCertificates, host_names, stored_certificates
 from queryable_operator.act.watch_cache import ResourceKey
 from queryable_operator.spec import names
-from queryable_operator.spec.certificates import NodeCertificate
+from queryable_operator.spec.certificates import NodeCertificate, names_service
 from queryable_operator.spec.observed import Ref
 
 _SECONDS: Final = 30.0
@@ -98,7 +98,11 @@ class ViewSecrets:
         try:
             await asyncio.to_thread(_check, files, tls.get("clientAuth", "none"))
         except CertificateError as error:
-            return f"spec.tls.secretRef: {error}. Nodes that have an earlier certificate keep it"
+            where = "" if name in str(error) else f"Secret {name}: "
+            return f"spec.tls.secretRef: {where}{error}. Nodes that have an earlier certificate keep it"
+        if not names_service(host_names(files.certificate), self._namespace, self._view):
+            service = f"{self._view}.{self._namespace}.svc"
+            return f"spec.tls.secretRef: Secret {name}: {CERTIFICATE_FILE} does not name {service}, so clients refuse it"
         return None
 
     async def _auth_problem(self, auth: Mapping[str, Any]) -> str | None:

@@ -244,7 +244,8 @@ def _size(claim: Manifest) -> Fraction | None:
 def _restart_next_pod(
     pass_: ReconcilePass, view: View, live: LiveRevision, record: RevisionRecord, wanted: Manifest
 ) -> Plan:
-    if pass_.state.phase == "CuttingOver":
+    # A pod that starts could not use the Secret; those that run keep what they have.
+    if pass_.state.phase == "CuttingOver" or pass_.observed.secret_problem is not None:
         return Plan()
     replicas = placements.replication_factor(view)
     pod = next_to_roll(live, record.placement, view.spec.replicas, replicas, pass_.observed.now)

@@ -142,7 +142,8 @@ def _current_action(inputs: StatusInputs) -> tuple[str, str] | None:
     if inputs.moving:
         return "MovingCopies", "Replicas move to other nodes."
     if inputs.rolling:
-        return "Rolling", "Pods restart one after the other."
+        waits = " They wait for a Secret that nodes can use." if inputs.observed.secret_problem else ""
+        return "Rolling", f"Pods restart one after the other.{waits}"
     if inputs.view is not None and (away := inputs.view.spec.replicas - len(active.ready)) > 0:
         return "NodesAway", f"{away} of {inputs.view.spec.replicas} {active.layout.noun}s are not ready."
     return None

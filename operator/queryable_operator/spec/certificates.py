@@ -7,6 +7,7 @@ they show the one before; when kubelets have had time to bring them that, they s
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -43,3 +44,21 @@ def certificate_step(certificate: NodeCertificate | None, now: float) -> Certifi
         return CertificateStep.PROMOTE if trusted else None
     life = certificate.not_after - certificate.not_before
     return CertificateStep.STAGE if now >= certificate.not_before + _RENEWED_AFTER * life else None
+
+
+def names_service(host_names: Collection[str], namespace: str, view: str) -> bool:
+    """Return whether clients can verify the view by a certificate with these names.
+
+    The operator knows the Service's names and no names outside the cluster. So a certificate without any name of the cluster is
+    taken for one of an address outside, and one that names another Service only is refused.
+    """
+    known = [_without_domain(each.lower()) for each in host_names]
+    within = [name for name in known if name.endswith(".svc") or not {".", ":"} & set(name)]
+    service = (view, f"{view}.{namespace}", f"{view}.{namespace}.svc")
+    wildcards = (f"*.{namespace}", f"*.{namespace}.svc")
+    return bool(known) and (not within or not {*service, *wildcards}.isdisjoint(known))
+
+
+def _without_domain(name: str) -> str:
+    before, found, _ = name.partition(".svc.")
+    return f"{before}.svc" if found else name

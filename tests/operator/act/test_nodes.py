@@ -18,6 +18,7 @@ from queryable_app.placement.assignment import Placement
 from queryable_app.wire.ingest_failures import IngestFailure
 from queryable_operator.act.nodes import Node, NodeKey, NodeRefused, Nodes, parse_node_status
 from queryable_operator.spec.observed import NodeStatus
+from tests.support.certificates import CertificateAuthority, mount
 from tests.support.served import Served, served
 from tests.support.socket_server import SocketServer
 
@@ -262,3 +263,54 @@ def test_mismatches_are_of_the_declared_partitioner(running: Served, declared: s
 def test_placement_is_read_as_it_was_written(running: Served) -> None:
     """The placement of a node equals the one that was sent."""
     assert Placement.from_json(running.node.placement.to_json()) == running.node.placement
+
+
+TLS_NAME = "nodes.v.a.example"
+
+
+@contextmanager
+def _tls_node(tmp_path: Path) -> Iterator[tuple[Node, CertificateAuthority]]:
+    """Run a node with one certificate for clients and another one between nodes. Yield it as the operator knows it."""
+    users, between = CertificateAuthority("users"), CertificateAuthority("between")
+    (tmp_path / "token").write_text(TOKEN)
+    settings = {
+        "internal_token_path": str(tmp_path / "token"),
+        "tls_dir": str(mount(tmp_path / "users", users.pem, *users.sign(("v.a.svc",)))),
+        "node_tls_dir": str(mount(tmp_path / "nodes", between.pem, *between.sign((TLS_NAME,)))),
+        "node_tls_name": TLS_NAME,
+    }
+    with served(tmp_path / "node", settings=settings, tls={"secretRef": {"name": "users"}}) as running:
+        yield replace(_node(running.port), tls_name=TLS_NAME, ca=between.pem), users
+
+
+def test_node_is_verified_by_the_certificate_between_nodes(tmp_path: Path) -> None:
+    """The operator reads a status and sends settings over TLS; another CA, another name, no CA and plain HTTP get nothing, and
+    nothing is sent to a node that is not verified."""
+    with _tls_node(tmp_path) as (node, users):
+        status = _status_of(node)
+        assert status is not None
+        _with_nodes(lambda nodes: nodes.send_read_settings(node, TOKEN, status.read))
+
+        for wrong in (
+            replace(node, ca=users.pem),
+            replace(node, ca=CertificateAuthority().pem),
+            replace(node, tls_name="nodes.w.a.example"),
+            replace(node, ca=b""),
+        ):
+            assert _status_of(wrong) is None
+            with pytest.raises(NodeRefused, match="it does not answer"):
+                _with_nodes(
+                    lambda nodes, to=wrong: nodes.send_read_settings(to, TOKEN, {})  # type: ignore[misc]
+                )
+        assert _status_of(replace(node, tls_name="")) is None
+
+
+def test_another_ca_is_used_at_once(tmp_path: Path) -> None:
+    """A client with the CA of before is not used for a node with another one."""
+    with _tls_node(tmp_path) as (node, users):
+
+        async def calls(nodes: Nodes) -> list[bool]:
+            orders = (node, replace(node, ca=users.pem), node)
+            return [bool(await nodes.statuses({each: TOKEN}, {})) for each in orders]
+
+        assert _with_nodes(calls) == [True, False, True]

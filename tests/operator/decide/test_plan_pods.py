@@ -244,6 +244,10 @@ ROLLS: Mapping[str, tuple[Observed, tuple[str, ...]]] = {
         behind(behind(behind(outdated(0, 1, 2), 0), 1), 2),
         ("users-r1-2",),
     ),
+    "no pod restarts while nodes cannot use a Secret": (
+        replace(not_ready(outdated(0, 1, 2), 0), secret_problem="the Secret tls does not exist"),
+        (),
+    ),
 }
 
 
@@ -351,3 +355,15 @@ def test_volume_is_deleted_after_its_pod() -> None:
     without_pod = replace(there, children={ref: live for ref, live in there.children.items() if ref != pod})
 
     assert (plan(there, SETTINGS).delete, plan(without_pod, SETTINGS).delete) == ((), (claim,))
+
+
+def test_restarts_wait_for_a_usable_secret() -> None:
+    """The conditions name the problem of the Secret, and say that restarts wait for it."""
+    planned = plan(replace(outdated(0, 1, 2), secret_problem="spec.tls.secretRef: no tls"), SETTINGS)
+
+    assert condition(planned, "Degraded") == ("True", "SecretUnusable", "spec.tls.secretRef: no tls")
+    assert condition(planned, "Progressing") == (
+        "True",
+        "Rolling",
+        "Pods restart one after the other. They wait for a Secret that nodes can use.",
+    )
