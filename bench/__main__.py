@@ -24,6 +24,7 @@ NAMES = (
     "startup",
     "failover",
     "hydration",
+    "formats",
     "counts",
     "index",
     "entries",

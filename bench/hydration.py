@@ -6,7 +6,6 @@ consumer of the same topic runs before and after, to measure the machine.
 
     python -m bench hydration
     python -m bench.hydration --records 10000000
-    python -m bench.hydration --records 300000 --formats 2  (two rounds of JSON, Avro and Protobuf, in turns)
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,33 +38,13 @@ AVRO = """{"type": "record", "name": "Customer", "fields": [
  {"name": "amount", "type": "double"}, {"name": "city", "type": "string"}, {"name": "pad", "type": "string"}]}"""
 """The fields of the JSON records."""
 
-PROTOBUF = """syntax = "proto3";
-message Customer { string name = 1; string status = 2; double amount = 3; string city = 4; string pad = 5; }"""
+VALUE = b'{"name":"customer","status":"active","amount":12345.67,"city":"Munich","pad":"%012d"}'
+AVRO_VALUE = b"\x10customer\x0cactive" + struct.pack("<d", 12345.67) + b"\x0cMunich\x18%012d"
+"""Values of the same fields. The number of the record stands for `%012d`."""
 
 
-def fill(bootstrap: str, topic: str, count: int) -> None:
+def fill(bootstrap: str, topic: str, count: int, value: bytes = VALUE) -> None:
     topics.create(bootstrap, topic, PARTITIONS)
-    value = b'{"name":"customer","status":"active","amount":12345.67,"city":"Munich","pad":"%012d"}'
-    records = ((b"%016x" % (n * 2654435761 % 2**48), value % n) for n in range(count))
-    topics.produce(bootstrap, topic, records, **{"linger.ms": 50, "compression.type": "lz4"})
-
-
-def fill_avro(bootstrap: str, topic: str, count: int) -> None:
-    """Write the records of `fill` as Avro."""
-    topics.create(bootstrap, topic, PARTITIONS)
-    value = b"\x10customer\x0cactive" + struct.pack("<d", 12345.67) + b"\x0cMunich\x18%012d"
-    records = (
-        (b"%016x" % (n * 2654435761 % 2**48), value.replace(b"%012d", b"%012d" % n)) for n in range(count)
-    )
-    topics.produce(bootstrap, topic, records, **{"linger.ms": 50, "compression.type": "lz4"})
-
-
-def fill_protobuf(bootstrap: str, topic: str, count: int) -> None:
-    """Write the records of `fill` as Protobuf."""
-    topics.create(bootstrap, topic, PARTITIONS)
-    value = (
-        b"\x0a\x08customer\x12\x06active\x19" + struct.pack("<d", 12345.67) + b"\x22\x06Munich\x2a\x0c%012d"
-    )
     records = (
         (b"%016x" % (n * 2654435761 % 2**48), value.replace(b"%012d", b"%012d" % n)) for n in range(count)
     )
@@ -106,7 +85,14 @@ class Reader:
                 self.seen["value" if answer.status_code == 200 else answer.json()["reason"]] += 1
 
 
-def hydrate(directory: Path, spec: dict[str, Any], count: int, reading: bool) -> dict[str, float | int | str]:
+def hydrate(
+    directory: Path,
+    spec: dict[str, Any],
+    count: int,
+    reading: bool,
+    then: Callable[[System], dict[str, float | int | str]] | None = None,
+) -> dict[str, float | int | str]:
+    """Return the figures of one hydration, and those that `then` takes of the hydrated view."""
     started = time.perf_counter()
     with running(spec, directory, wait=False) as system:
         eventually("run.json", lambda: (system.data / "run.json").exists(), 120)
@@ -128,7 +114,7 @@ def hydrate(directory: Path, spec: dict[str, Any], count: int, reading: bool) ->
             reader.stop.set()
             reader.thread.join()
             figures |= {"reads": str(dict(reader.seen)), "slowest read ms": reader.worst_ms}
-        return figures
+        return figures if then is None else figures | then(system)
 
 
 def measure(directory: Path, quick: bool, count: int = RECORDS) -> Iterator[Result]:
@@ -148,7 +134,7 @@ def measure(directory: Path, quick: bool, count: int = RECORDS) -> Iterator[Resu
         yield Result("hydration", "realtime, 50 reads/s meanwhile", figures)
         spec = document("hydrate", kafka.bootstrap, value={"schema": SCHEMA}, transform={"sql": SQL})
         yield Result("hydration", "realtime, SQL", hydrate(directory / "sql", spec, count, reading=False))
-        fill_avro(kafka.bootstrap, "hydrate-avro", count)
+        fill(kafka.bootstrap, "hydrate-avro", count, AVRO_VALUE)
         value = {"format": "avro", "schemaFrom": {"inline": AVRO}}
         spec = document("hydrate-avro", kafka.bootstrap, value=value)
         yield Result("hydration", "realtime, Avro", hydrate(directory / "avro", spec, count, reading=False))
@@ -157,35 +143,10 @@ def measure(directory: Path, quick: bool, count: int = RECORDS) -> Iterator[Resu
         )
 
 
-def compare_formats(directory: Path, rounds: int, count: int) -> Iterator[Result]:
-    """Ingest the same records as JSON, Avro and Protobuf, in turns."""
-    values: dict[str, dict[str, Any]] = {
-        "json": {},
-        "avro": {"format": "avro", "schemaFrom": {"inline": AVRO}},
-        "protobuf": {"format": "protobuf", "schemaFrom": {"inline": PROTOBUF}},
-    }
-    with embedded_kafka(directory / "broker") as kafka:
-        fill(kafka.bootstrap, "json", count)
-        fill_avro(kafka.bootstrap, "avro", count)
-        fill_protobuf(kafka.bootstrap, "protobuf", count)
-        for turn in range(rounds):
-            for format, value in values.items():
-                spec = document(format, kafka.bootstrap, value=value)
-                yield Result(
-                    "hydration", format, hydrate(directory / f"{format}-{turn}", spec, count, reading=False)
-                )
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=RECORDS)
-    parser.add_argument("--formats", type=int, metavar="ROUNDS")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="qtbench-") as made:
-        results = (
-            compare_formats(Path(made), chosen.formats, chosen.records)
-            if chosen.formats
-            else measure(Path(made), False, chosen.records)
-        )
-        for result in results:
+        for result in measure(Path(made), False, chosen.records):
             print(result.line(), flush=True)
