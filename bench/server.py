@@ -27,6 +27,7 @@ from queryable_app.contract import NodeSettings
 from queryable_app.placement.assignment import initial_placement
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.serve.api.app import create_app
+from queryable_app.serve.base.allocator import return_large_blocks
 from queryable_app.serve.http.protocol import protocol_class
 from queryable_app.serve.http.tls_listener import TlsServer
 from queryable_app.serve.node import Node
@@ -187,6 +188,7 @@ def _options(port: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    return_large_blocks()  # as every node does
     command, where, number = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     if command == "fill":
         fill(where, number)

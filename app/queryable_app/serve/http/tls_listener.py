@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from queryable_app.errors import invalid
 from queryable_app.policy.descriptor_plan import HANDSHAKES_MAX
 from queryable_app.serve.base.background import watch
+from queryable_app.serve.base.buffered_input import BufferedInput, input_buffer
 from queryable_app.serve.base.counters import Counters
 from queryable_app.serve.base.node_tls import NodeTls
 from queryable_app.wire.http_text import problem_answer
@@ -49,7 +50,7 @@ class TlsListener:
     def __init__(
         self,
         listening: socket.socket,
-        create_protocol: Callable[[], asyncio.Protocol],
+        create_protocol: Callable[[], asyncio.BufferedProtocol],
         tls: NodeTls,
         counters: Counters,
         handshake_seconds_max: float,
@@ -222,6 +223,7 @@ class TlsServer(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._tls, self._counters, self._seconds = tls, counters, seconds
+        self._buffer = input_buffer()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self._tls is None:
@@ -234,8 +236,8 @@ class TlsServer(uvicorn.Server):
         ]
         self.servers.extend(listeners)  # type: ignore[arg-type]
 
-    def _new_protocol(self) -> asyncio.Protocol:
+    def _new_protocol(self) -> BufferedInput:
         made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
-        return made
+        return BufferedInput(made, self._buffer)

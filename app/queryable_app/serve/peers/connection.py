@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar, cast
 from urllib.parse import urlsplit
 
+from queryable_app.serve.base.buffered_input import BufferedInput, input_buffer
+
 RESPONSE_BYTES_MAX: Final = 256 << 20
 
 _HEAD_BYTES_MAX: Final = 16 * 1024
@@ -67,9 +69,10 @@ class PeerConnection(asyncio.Protocol, Generic[Request]):
             if tls is None:
                 raise OSError(f"{address} speaks TLS, and this node has no certificate")
             arguments = dict(tls(host))
-        loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            lambda: cls(on_response, on_lost), host, parts.port or 80, **arguments
+        connection = cls(on_response, on_lost)
+        protocol = BufferedInput(connection, input_buffer()) if arguments else connection
+        await asyncio.get_running_loop().create_connection(
+            lambda: protocol, host, parts.port or 80, **arguments
         )
         return connection
 

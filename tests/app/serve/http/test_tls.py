@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import threading
@@ -20,7 +21,7 @@ from queryable_app.policy.descriptor_plan import HANDSHAKES_MAX
 from queryable_app.serve.base import node_tls
 from tests.support.certificates import CertificateAuthority, mount, mount_for_localhost
 from tests.support.node_cluster import TOKEN, three_nodes
-from tests.support.served import Served, served
+from tests.support.served import Served, read_answers, served
 from tests.support.tokens import SECRET_REF, bearer, secret_directory
 from tests.support.waiting import eventually
 
@@ -353,6 +354,46 @@ def test_a_token_does_not_stand_in_for_a_certificate(tmp_path: Path, ca: Certifi
             assert (answer.status_code, "certificate" in answer.json()["detail"]) == (401, True)
         with node.client(verify=with_certificate) as client:
             assert client.get("/v1/keys/a").status_code == 401
+
+
+# Inputs by a shared buffer.
+
+
+def test_a_body_larger_than_the_buffer_arrives_whole(tmp_path: Path, ca: CertificateAuthority) -> None:
+    """A request of half a megabyte is read whole over TLS, and so is its answer."""
+    keys = ["a", *(f"missing-{number:0>290}" for number in range(1_999))]
+    with tls_node(tmp_path, ca) as node, node.client(verify=trusting(ca), timeout=60) as client:
+        items = client.post("/v1/multi-get", json={"keys": keys}).json()["items"]
+    assert [item["key"] for item in items] == keys
+    assert [item["found"] for item in items] == [True] + [False] * 1_999
+
+
+def test_inputs_of_connections_stay_apart(tmp_path: Path, ca: CertificateAuthority) -> None:
+    """Connections that send at the same time, in pieces and many requests at once, each get the answers of their own requests."""
+    with tls_node(tmp_path, ca) as node:
+        for number in range(200):
+            node.put(b"k-%d" % number, b'{"n":%d}' % number)
+        wrong: list[str] = []
+
+        def read(first: int) -> None:
+            lines = "GET /v1/keys/k-{} HTTP/1.1\r\nHost: x\r\n\r\n"
+            with connect(node, trusting(ca)) as connection:
+                for start in range(first, first + 150, 3):
+                    numbers = [(start + each) % 200 for each in range(3)]
+                    request = "".join(lines.format(number) for number in numbers).encode()
+                    for piece in (request[:7], request[7:50], request[50:]):
+                        connection.sendall(piece)
+                    bodies = re.findall(rb"\{[^}]*\}", read_answers(connection, 3))
+                    if bodies != [b'{"n":%d}' % number for number in numbers]:
+                        wrong.append(f"{numbers}: {bodies}")
+
+        threads = [threading.Thread(target=read, args=(7 * n,), daemon=True) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not wrong
+        assert not any(thread.is_alive() for thread in threads)
 
 
 # Between nodes.
