@@ -191,15 +191,30 @@ def refused(view: ViewOnCluster) -> list[str | None]:
 
 
 def test_operator_makes_certificates(platform: Platform) -> None:
-    """Without a Secret the operator's certificate serves clients; without `tls` a new revision speaks plain HTTP."""
-    with available_view(platform, "private", {**SMALL, "tls": {}}) as view:
-        platform.produce(view.topic, {"one": '{"n": 1}'})
+    """Without a Secret the operator's certificate serves clients, the workers of a pod, and the rekey job, which reports to all
+    nodes; without `tls` a new revision speaks plain HTTP.
+    """
+    rekey = {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "1200Mi"}}
+    spec = {
+        **SMALL,
+        "value": {"format": "json", "schema": "city STRING"},
+        "transform": {"sql": "SELECT value.city AS city FROM records"},
+        "view": {
+            "kind": "aggregate",
+            "aggregate": {"groupBy": ["city"], "columns": [{"name": "people", "op": "count"}]},
+        },
+        "serve": {"workers": 2},
+        "podTemplate": {"resources": {**SMALL["podTemplate"]["resources"], "rekey": rekey}},
+        "tls": {},
+    }
+    with available_view(platform, "private", spec) as view:
+        platform.produce(view.topic, {"one": '{"city": "Paris"}', "two": '{"city": "Paris"}'})
         trusted = replace(view, ca=platform.trust("private", stored(view).ca))
-        assert trusted.values("one") == {"one": (200, {"n": 1})}
+        assert trusted.values("Paris") == {"Paris": (200, {"people": 2})}
         secret = platform.listed("secret", f"/{names.node_certificate(view.name)}")
         assert [owner["name"] for owner in secret["metadata"]["ownerReferences"]] == ["private"]
 
         view.patch(tls=None)
         platform.eventually("a revision without TLS is active", lambda: view.active == "r2")
         view.wait_until_settled()
-        assert view.values("one") == {"one": (200, {"n": 1})}
+        assert view.values("Paris") == {"Paris": (200, {"people": 2})}

@@ -1,4 +1,4 @@
-"""Every object of five views, whole, as in `golden/`.
+"""Every object of six views, whole, as in `golden/`.
 
 After a change that is meant: `WRITE_GOLDEN=1 .venv/bin/pytest tests/operator/test_golden.py`, and read the difference.
 """
@@ -22,6 +22,7 @@ SPECS: Mapping[str, Mapping[str, Any]] = {
     "full": FULL,
     "rekeyed": {"view": WORDS},
     "executors": {"view": WORDS, "ingest": {"executors": 2}},
+    "private": {"view": WORDS, "tls": {}},
     "ephemeral": {"storage": {"ephemeral": True, "size": "2Gi"}, "replicas": 2},
 }
 

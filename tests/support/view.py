@@ -15,7 +15,7 @@ from queryable_operator.build.workload import pod_template, stateful_set
 from queryable_operator.spec import names
 from queryable_operator.spec.changes import roll_hash, spec_hash
 from queryable_operator.spec.observed import Manifest
-from queryable_operator.spec.pods import PodIndex
+from queryable_operator.spec.pods import PodIndex, PodLayout
 from queryable_operator.spec.rekeying import executor_count, is_rekeyed
 from queryable_operator.spec.resource import View, view_of
 from queryable_operator.spec.settings import OperatorSettings
@@ -115,7 +115,11 @@ def objects(of: View, pods: int | None = None) -> list[Manifest]:
     template = pod_template(*inputs)
     of_job = rekey_template(*inputs) if is_rekeyed(of.raw) else None
     nodes = range(of.spec.replicas)
-    urls = [names.advertised_url(of.namespace, of.name, 1, o, SETTINGS.cluster_domain) for o in nodes]
+    scheme = PodLayout.of(of.raw).scheme
+    urls = [
+        names.advertised_url(of.namespace, of.name, 1, o, SETTINGS.cluster_domain, scheme=scheme)
+        for o in nodes
+    ]
     record = RevisionRecord(
         spec=of.raw,
         placement=initial_placement(application_id, 4, urls, of.spec.replication_factor),

@@ -216,6 +216,7 @@ REGISTRY = {"format": "avro", "schemaFrom": {"registryUrl": "https://registry:80
         ({"view": {"ttl": "soon"}}, "spec.view.ttl"),
         ({"auth": {"jwt": {}}}, "spec.auth.rules"),
         ({"tls": {"secretRef": {"name": "tls"}, "clientAuth": "maybe"}}, "spec.tls.clientAuth"),
+        ({"tls": {"clientAuth": "request"}}, "spec.tls.clientAuth"),
         ({"replicas": 2, "standbyReplicas": 2}, "spec.standbyReplicas"),
         ({"read": {"consistency": "at-least"}}, "spec.read.consistency"),
         ({"read": {"consistency": "eventual"}}, "spec.read.consistency"),

@@ -52,6 +52,7 @@ def test_view_without_secrets_needs_no_directory() -> None:
     [
         ({"of_kafka": KAFKA}, r"spec.kafka.secretRef: there are no Secrets .* into DIR/kafka-client, and run with --secrets DIR"),
         ({"auth": ALL["auth"]}, r"spec.auth.jwt.secretRef: .* put hmac into DIR/jwt, and run with --secrets DIR"),
+        ({"tls": {}}, r"spec.tls.secretRef: is needed here; only the operator makes certificates"),
         ({"tls": ALL["tls"]}, r"spec.tls.secretRef: .* put tls.crt, tls.key and ca.crt into DIR/users-tls"),
     ],
 )  # fmt: skip

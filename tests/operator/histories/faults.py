@@ -49,6 +49,14 @@ def change_workers(h: History) -> None:
     h.changed()
 
 
+def change_tls(h: History) -> None:
+    spec = h.operator.resource["spec"]
+    if spec.pop("tls", None) is None:
+        name = h.random.choice(("", "one", "other"))
+        spec["tls"] = {"secretRef": {"name": name}} if name else {}
+    h.changed()
+
+
 def change_cpus(h: History) -> None:
     """Change the CPUs, from which the number of workers of the next revision follows."""
     cpu = h.random.choice(("500m", "1", "2", "3"))
@@ -256,3 +264,6 @@ FAULTS: tuple[Callable[[History], None], ...] = (
 
 WORKER_FAULTS: tuple[Callable[[History], None], ...] = (*FAULTS, *(change_workers, change_cpus) * 3)
 """The faults of views whose pods have several workers."""
+
+TLS_FAULTS: tuple[Callable[[History], None], ...] = (*FAULTS, change_tls, change_tls)
+"""The faults of views that sometimes speak TLS."""

@@ -138,6 +138,8 @@ class Guarantees:
             of_revision = names.child("users", _number(Ref(kind, name)))
             for before in ("ConfigMap", "Secret"):
                 assert Ref(before, of_revision) in observed.children, f"{name} is created before its {before}"
+            if names.TLS_LABEL in manifest["spec"]["template"]["metadata"]["labels"]:
+                assert observed.node_certificate is not None, f"{name} is created before its certificate"
         if kind == "ConfigMap" and Ref(kind, name) in self.cluster.api.objects:
             self._check_placement(manifest, self.cluster.api.objects[Ref(kind, name)])
         if (kind, name) == ("Service", "users"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -16,6 +16,7 @@ from queryable_operator.decide.drift import difference
 from queryable_operator.decide.plan import plan
 from queryable_operator.rollout.live_revision import layout_of
 from queryable_operator.spec import names
+from queryable_operator.spec.certificates import LIFE_SECONDS, CertificateStep, NodeCertificate
 from queryable_operator.spec.observed import (
     KafkaUnreachable,
     Manifest,
@@ -34,6 +35,7 @@ from tests.operator.histories.nodes import NodeKey, silent
 
 SETTINGS = OperatorSettings("example/node:1")
 _OWNED = ("Pod", "PersistentVolumeClaim")
+_CERTIFICATE = Ref("Secret", names.node_certificate("users"))
 
 
 @dataclass
@@ -76,6 +78,7 @@ class Operator:
             kafka_cleaned=self.kafka_cleaned,
             kafka_cleanup_error=self.kafka_cleanup_error,
             kafka_secret_digest=self.kafka_secret_digest,
+            node_certificate=self._node_certificate(),
         )
 
     def tick(self, stale: bool = False, actions_max: int | None = None) -> Plan:
@@ -98,6 +101,7 @@ class Operator:
         )
         actions = (
             planned.token_secrets,
+            planned.certificate,
             planned.node_updates,
             planned.evict,
             planned.delete,
@@ -110,7 +114,16 @@ class Operator:
     # --- observations
 
     def _owned(self) -> dict[Ref, Manifest]:
-        return {ref: live for ref, live in self.cluster.api.snapshot().items() if self._is_ours(ref, live)}
+        """Return the children. The Secret between nodes is not watched, and observed by itself."""
+        return {
+            ref: live
+            for ref, live in self.cluster.api.snapshot().items()
+            if self._is_ours(ref, live) and ref != _CERTIFICATE
+        }
+
+    def _node_certificate(self) -> NodeCertificate | None:
+        live = self.cluster.api.objects.get(_CERTIFICATE)
+        return None if live is None else NodeCertificate(**json.loads(live["data"]["certificate"]))
 
     def _name_conflicts(self) -> frozenset[Ref]:
         return frozenset(
@@ -167,6 +180,8 @@ class Operator:
             yield lambda m=manifest: self._apply(m, planned, observed)  # type: ignore[misc]
         for ref in planned.token_secrets:
             yield lambda r=ref: self._make_secret(r, observed)  # type: ignore[misc]
+        if planned.certificate is not None:
+            yield lambda: self._write_certificate(planned.certificate, observed)
         for node_updates in planned.node_updates:
             yield lambda t=node_updates: self._update_node(t, observed)  # type: ignore[misc]
         for pod in planned.evict:
@@ -202,6 +217,17 @@ class Operator:
     def _make_secret(self, ref: Ref, observed: Observed) -> None:
         revision = names.revision_number(ref.name.rpartition("-")[2])
         self.cluster.api.create(child(identity_of(observed.resource), revision, "Secret", {"data": {}}))
+
+    def _write_certificate(self, work: Any, observed: Observed) -> None:
+        now, there = observed.now, observed.node_certificate
+        made = NodeCertificate(now, now + LIFE_SECONDS)
+        if work.step is CertificateStep.STAGE and there is not None:
+            made = replace(there, next_not_before=now)
+        elif work.step is CertificateStep.PROMOTE and there is not None and there.next_not_before is not None:
+            made = NodeCertificate(there.next_not_before, there.next_not_before + LIFE_SECONDS)
+        data = {"certificate": json.dumps(asdict(made))}
+        identity = identity_of(observed.resource)
+        self.cluster.api.apply(child(identity, None, "Secret", {"data": data}, name=_CERTIFICATE.name))
 
     def _update_node(self, node_updates: Any, observed: Observed) -> None:
         self.watcher("update", node_updates, observed)

@@ -16,12 +16,13 @@ from queryable_operator.report.conditions import conditions_by_type
 from queryable_operator.spec import names
 from queryable_operator.spec.changes import spec_hash
 from queryable_operator.spec.workers import desired_workers, with_workers
-from tests.operator.histories.faults import WORKER_FAULTS
+from tests.operator.histories.faults import TLS_FAULTS, WORKER_FAULTS
 from tests.operator.histories.history import History, delete_resource
 from tests.operator.histories.operator import SETTINGS
 
 HISTORIES = 120
 WORKER_HISTORIES = 60
+TLS_HISTORIES = 30
 AT_ONCE = 5  # the limit of a test is three minutes, also on a busy machine
 
 
@@ -68,6 +69,24 @@ def test_history_of_workers_ends_settled(first: int) -> None:
         history = History.begin(seed + 20_000, serve={"workers": 1 + seed % 3})
         history.faults = WORKER_FAULTS
         run_until_settled(seed, history)
+
+
+@pytest.mark.parametrize("first", range(0, TLS_HISTORIES, AT_ONCE))
+def test_history_of_tls_ends_settled(first: int) -> None:
+    """The same holds while TLS comes and goes: no revision has nodes of both kinds, and none starts without a certificate."""
+    for seed in range(first, first + AT_ONCE):
+        history = History.begin(seed + 40_000, **({"tls": {}} if seed % 2 else {}))
+        history.faults = TLS_FAULTS
+        run_until_settled(seed, history)
+        addresses = [
+            address
+            for live in history.cluster.api.of("ConfigMap")
+            for address in record_of(live).placement.addresses
+        ]
+        scheme = "https" if "tls" in history.operator.resource["spec"] else "http"
+        active = history.operator.resource["status"]
+        if "failedHash" not in active and conditions_by_type(active)["SpecValid"]["status"] == "True":
+            assert {address.partition("://")[0] for address in addresses} == {scheme}
 
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, AT_ONCE))
