@@ -124,7 +124,7 @@ def test_drafts(spark: SparkSession, schema: Any, good: bytes, bad: bytes) -> No
     [
         ({"type": "strng"}, "at /type: "),
         ({"properties": []}, "at /properties: array found, object expected"),
-        ({"pattern": "("}, "at /pattern: |Unclosed group"),
+        ({"pattern": "("}, r"at /pattern: the regular expression \( cannot be read: Unclosed group"),
         ({"$schema": "https://example.com/mine"}, r"\$schema names https://example.com/mine, which is none of the drafts"),
         ({"$ref": "https://example.com/other.json"},
          "it refers to https://example.com/other.json, which is not there; nothing is fetched"),
@@ -171,6 +171,47 @@ def test_regular_expression_that_blows_up_is_bounded(spark: SparkSession, patter
     since = time.monotonic()
     assert problem(of, b'"' + b"a" * 5000 + b'!"').startswith("it takes too many steps to check")
     assert time.monotonic() - since < 60
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(((^){1000}){1000}){1000}x", "(){1000000}", "(?:(){400}){400}(?!)", "a{9}{9}{9}{9}{9}{9}"]
+)
+def test_regular_expression_that_repeats_too_much_is_refused(spark: SparkSession, pattern: str) -> None:
+    """Repetitions of nothing look at no character, so they are bounded before the start."""
+    with pytest.raises(
+        SqlError, match=r"at /properties/a/pattern: the regular expression .* repeats more than 100000 parts"
+    ):
+        decoder(spark, {"properties": {"a": {"pattern": pattern}}})
+
+
+def test_regular_expression_in_a_value_has_its_own_reason(spark: SparkSession) -> None:
+    """A value of the format `regex` is refused with what is wrong in it, and the next value with its own reason."""
+    of = decoder(spark, {"properties": {"a": {"format": "regex"}, "n": {"type": "integer"}}})
+    assert problem(of, b'{"a": "("}') == "at /a: the regular expression ( cannot be read: Unclosed group"
+    assert problem(of, b'{"n": "x"}') == "at /n: string found, integer expected"
+
+
+def test_empty_repetitions_at_every_place_are_bounded(spark: SparkSession) -> None:
+    """An expression that tries ninety thousand empty parts at each of a million places is not run."""
+    of = decoder(spark, {"pattern": "(?:(){300}){300}(?!)"})
+    since = time.monotonic()
+    assert problem(of, b'"' + b"a" * 1_000_000 + b'"').startswith("it takes too many steps to check")
+    assert time.monotonic() - since < 60
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value"),
+    [
+        (r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T.{1,64}$", "2026-11-23T01:02:03Z"),
+        (r"^(?=.{1,254}$)[^@\s]{1,64}@(?:[a-z0-9-]{1,63}\.){1,8}[a-z]{2,63}$", "ann@mail.example.com"),
+        (r"^[[]{2}\{{1}[)}]{2}\(?$", "[[{)}("),
+        (r"^\w{1,2000}$", "a" * 2000),
+    ],
+    ids=["date", "address", "brackets", "long"],
+)
+def test_ordinary_expressions_are_not_in_the_way(spark: SparkSession, pattern: str, value: str) -> None:
+    """Counted repetitions as schemas have them stay far from the bounds."""
+    assert decoder(spark, {"pattern": pattern}).decode(json.dumps(value).encode())
 
 
 def test_long_values_have_steps_for_their_length(spark: SparkSession) -> None:

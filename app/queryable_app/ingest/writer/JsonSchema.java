@@ -28,6 +28,7 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.regex.Pattern;
+import java.util.regex.PatternSyntaxException;
 
 /**
  * Check JSON documents against one JSON Schema of the drafts 4, 6, 7, 2019-09 or 2020-12.
@@ -39,6 +40,8 @@ import java.util.regex.Pattern;
 final class JsonSchema {
   private static final int STEPS_MIN = 1000000;
   private static final int STEPS_PER_BYTE = 10;
+  private static final int PATTERN_COST_MAX = 100000;
+  private static final int PATTERN_COST_OF_STEP = 64;
   private static final int REASON_CHARACTERS_MAX = 300;
   private static final String BASE = "schema:/";
   private static final ObjectMapper JSON = new ObjectMapper(Checks.jsonFactory());
@@ -46,6 +49,7 @@ final class JsonSchema {
   private final ExecutionConfig config;
   private final Schema schema;
   private long stepsLeft;
+  private String refusedExpression; // in this check, for which the library has no reason of its own
 
   /**
    * @param text  the schema
@@ -120,6 +124,7 @@ final class JsonSchema {
 
   private String problem(Schema of, JsonNode node, long steps) {
     stepsLeft = steps;
+    refusedExpression = null;
     ExecutionContext context = new ExecutionContext(config) {
       public void evaluationPathAddLast(String keyword) {
         step();
@@ -136,14 +141,20 @@ final class JsonSchema {
   }
 
   private void step() {
-    if (--stepsLeft < 0) {
+    steps(1);
+  }
+
+  private void steps(long count) {
+    stepsLeft -= count;
+    if (stepsLeft < 0) {
       throw new Steps();
     }
   }
 
-  private static String sentence(Error error) {
+  private String sentence(Error error) {
     String path = error.getInstanceLocation().toString();
-    return bounded((path.length() == 0 ? "" : "at " + bounded(path) + ": ") + error.getMessage());
+    String message = refusedExpression == null ? error.getMessage() : refusedExpression;
+    return bounded((path.length() == 0 ? "" : "at " + bounded(path) + ": ") + message);
   }
 
   private static String reason(RuntimeException e) {
@@ -207,32 +218,66 @@ final class JsonSchema {
   /** Make regular expressions whose characters count as steps. */
   private final class Expressions implements RegularExpressionFactory {
     public RegularExpression getRegularExpression(String regex) {
-      String java = RegularExpressions.replaceLongformCharacterProperties(RegularExpressions.replaceDollarAnchors(regex));
-      return new Expression(Pattern.compile(java));
+      String java = RegularExpressions.replaceLongformCharacterProperties(RegularExpressions.replaceDollarAnchors(inClasses(regex)));
+      long cost = PatternCost.of(java);
+      String wrong = "repeats more than " + PATTERN_COST_MAX + " parts";
+      if (cost <= PATTERN_COST_MAX) {
+        try {
+          return new Expression(Pattern.compile(java), cost / PATTERN_COST_OF_STEP);
+        } catch (PatternSyntaxException e) {
+          wrong = "cannot be read: " + e.getDescription();
+        }
+      }
+      refusedExpression = bounded("the regular expression " + bounded(regex) + " " + wrong);
+      throw new IllegalArgumentException(refusedExpression);
     }
+  }
+
+  /** Escape a bracket that opens within a class: JSON Schema's expressions have no class in a class, and Java's have. */
+  private static String inClasses(String regex) {
+    StringBuilder escaped = new StringBuilder();
+    boolean inClass = false;
+    for (int i = 0; i < regex.length(); i++) {
+      char c = regex.charAt(i);
+      if (c == '\\' && i + 1 < regex.length()) {
+        escaped.append(c).append(regex.charAt(++i));
+        continue;
+      }
+      if (c == '[' && inClass) {
+        escaped.append('\\');
+      }
+      inClass = c == '[' || inClass && c != ']';
+      escaped.append(c);
+    }
+    return escaped.toString();
   }
 
   private final class Expression implements RegularExpression {
     private final Pattern pattern;
+    private final long weight; // in steps, of each character beyond the first step
 
-    Expression(Pattern pattern) {
+    Expression(Pattern pattern, long weight) {
       this.pattern = pattern;
+      this.weight = weight;
     }
 
     public boolean matches(String value) {
-      return pattern.matcher(new Counted(value)).find();
+      steps(weight * (value.length() + 1L)); // a part without characters is tried at each place
+      return pattern.matcher(new Counted(value, 1 + weight)).find();
     }
   }
 
   private final class Counted implements CharSequence {
     private final String text;
+    private final long weight;
 
-    Counted(String text) {
+    Counted(String text, long weight) {
       this.text = text;
+      this.weight = weight;
     }
 
     public char charAt(int index) {
-      step();
+      steps(weight);
       return text.charAt(index);
     }
 
@@ -241,7 +286,7 @@ final class JsonSchema {
     }
 
     public CharSequence subSequence(int from, int to) {
-      return new Counted(text.substring(from, to));
+      return new Counted(text.substring(from, to), weight);
     }
 
     public String toString() {
