@@ -8,6 +8,7 @@ from functools import partial
 
 from queryable_app.placement.assignment import DesiredPlacement
 from tests.simulation.controller_process import push_outdated
+from tests.simulation.late_runs import last_late_start
 from tests.simulation.nodes import CLIENT, PLACER, address_of, host_of
 from tests.simulation.rekey_job import RekeyJob
 from tests.simulation.world import SIMULATED, World
@@ -61,6 +62,7 @@ class Faults:
                 (self._repeat_batch, 3),
                 (self._slow_job, 4),
                 (self._truncate, 2),
+                (self._begin_late, 4),
             ]
         if world.compacts:
             self._kinds += [(self._compact, 10), (self._overtake, 10)]
@@ -379,6 +381,27 @@ class Faults:
         self._restart_job()
 
     # The topics of a rekeyed view.
+
+    def _begin_late(self) -> None:
+        """Let another job begin, and delete what the internal topic has from before it, while a node gets nothing. The replicas
+        of this node start over, and meet runs that begin after their position."""
+        world = self._world
+        machine = world.machines[self._random.choice(sorted(world.machines))]
+        world.note(f"{machine.host} gets nothing, and then only late runs")
+        machine.feed.stalled = True
+        job = world.jobs.start()
+        seconds = self._random.uniform(1, 4)
+        self._until(seconds, partial(self._delete_before_last_run, job))
+        self._until(seconds + 0.5, partial(setattr, machine.feed, "stalled", False))
+
+    def _delete_before_last_run(self, job: RekeyJob) -> None:
+        topic = self._world.ingested
+        for partition in range(topic.partitions):
+            start = last_late_start(topic, partition)
+            if start is not None:
+                self._world.note(f"the internal partition {partition} begins at {start}")
+                topic.truncate(partition, start)
+        self._end_second(job)
 
     def _truncate(self) -> None:
         """Delete the first records of an internal partition, as someone with another tool may."""

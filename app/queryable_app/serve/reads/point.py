@@ -197,6 +197,7 @@ class Reads:
             until_ms < now_ms
             or store is None
             or store.state is not state
+            or not replica.serves_from(store)
             or self.replicas.by_partition.get(partition) is not replica
         ):
             return None

@@ -87,6 +87,10 @@ class Replica:
             partition=self.partition,
         )
 
+    def serves_from(self, store: Store) -> bool:
+        """Return whether this is the open store. One that was detached is closed soon."""
+        return self._store is store
+
     @property
     def opened(self) -> bool:
         return self._store is not None
