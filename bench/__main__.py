@@ -28,6 +28,7 @@ NAMES = (
     "counts",
     "index",
     "entries",
+    "history",
     "fold",
     "peer_hydration",
     "freshness",

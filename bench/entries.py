@@ -109,7 +109,7 @@ def _fill(node: Served, rows: int, entries: bool) -> None:
         node.put_slice(*made)
 
 
-def _rate(connection: http.client.HTTPConnection, target: Callable[[int], str], seconds: float) -> float:
+def rate(connection: http.client.HTTPConnection, target: Callable[[int], str], seconds: float) -> float:
     began, requests = time.perf_counter(), 0
     for n in count():
         connection.request("GET", target(n))
@@ -137,7 +137,7 @@ def _reads(directory: Path, quick: bool) -> Iterator[Result]:
         rates: dict[str, list[float]] = {name: [] for name, _, _ in cases}
         for _ in range(rounds):
             for name, target, connection in cases:
-                rates[name].append(_rate(connection, target, seconds))
+                rates[name].append(rate(connection, target, seconds))
         for name, found in rates.items():
             yield Result("entries", name, {"requests/s": median(found), "ms": 1000 / median(found)})
 
