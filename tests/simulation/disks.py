@@ -180,7 +180,7 @@ class SimulatedStore:
         self._index: IndexFamily | None = None
         if indexes is not None:
             counts = IndexCounts(indexes, self._noted(META_INDEX_COUNTS_KEY))
-            self._index = IndexFamily(indexes, _INDEX, counts)
+            self._index = IndexFamily(indexes, _INDEX, counts, not rows.rows)
         self.history: HistoryFamily | None = None
         if history is not None:
             about = (rows.identity.partition, _HISTORY, _META, self._noted(META_HISTORY_KEY), rows.state)
@@ -300,9 +300,10 @@ class SimulatedStore:
             raise AssertionError(f"{self.path}: the position goes back to {state.position}")
         puts, deletes = list(puts), list(deletes)
         batch: Any = Batch(disk.families)
-        self._stage_index(batch, puts, deletes)
+        counts = self._stage_index(batch, puts, deletes)
         past = None if self.history is None else self.history.stage(batch, puts, disk.state, state)
         self._write({**dict.fromkeys(deletes), **dict(puts)}, dict(entries), batch)
+        self._note_index(counts, state)
         if self.history is not None and past is not None:
             self.history.state = past
         disk.state, disk.clock = state, disk.clock if clock is None else clock
@@ -311,12 +312,21 @@ class SimulatedStore:
 
     def delete(self, disk_keys: Iterable[bytes]) -> None:
         keys, batch = list(disk_keys), Batch(self.on_disk.families)
-        self._stage_index(batch, (), keys)
+        counts = self._stage_index(batch, (), keys)
         self._write(dict.fromkeys(keys), {}, batch)
+        self._note_index(counts, self.state)
 
-    def _stage_index(self, batch: Any, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes]) -> None:
-        if self._index is not None and self._index.stage(batch, self, puts, deletes):
-            batch.put(META_INDEX_COUNTS_KEY, self._index.counts.encode(), _META)
+    def _stage_index(
+        self, batch: Any, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes]
+    ) -> IndexCounts | None:
+        counts = None if self._index is None else self._index.stage(batch, self, puts, deletes)
+        if counts is not None:
+            batch.put(META_INDEX_COUNTS_KEY, counts.encode(), _META)
+        return counts
+
+    def _note_index(self, counts: IndexCounts | None, state: ReplicaState) -> None:
+        if self._index is not None:
+            self._index.written(counts, state.complete)
 
     def _write(
         self,

@@ -133,7 +133,7 @@ class PrefixedIndexReader(IndexReader):
     def _entries(self, batch: list[RawRow], bounds: Bounds) -> Iterator[RawRow]:
         """Iterate over the entries of live rows that are in the range, each with the row that it is of."""
         for key, partition, stored in live_rows(batch, time_ns() // 1_000_000):
-            for value in self.indexes.entries(stored).values:
+            for value in self.indexes.entries(stored)[0]:
                 entry = value + key
                 if value[0] == self.number and bounds.contain(entry):
                     yield entry, partition, stored

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing
+from copy import copy
 from itertools import islice
 from typing import Any, Final, Protocol
 
@@ -23,6 +24,9 @@ from queryable_app.wire.index_keys import value_end
 _CHUNK_ROWS_MIN: Final = 4
 _CHUNK_ROWS_MAX: Final = 128
 _CHUNK_BYTES: Final = 256 * 1024
+_FIRST_PUTS_BYTES: Final = 1 << 20
+_FIRST_PUTS_MAX: Final = 2_000_000  # then a fifth of the bits is set
+_BIT_MASKS: Final = tuple(1 << bit for bit in range(8))
 _COUNTED_AT_ONCE: Final = 8  # entries in each part of a number: a read takes some hundred parts in a step
 COUNT_BYTES: Final = 8
 
@@ -46,6 +50,11 @@ class IndexCounts:
         self.entries = [int(known.get(name, (0, 0))[0]) for name in self._names]
         self.mistyped = [int(known.get(name, (0, 0))[1]) for name in self._names]
 
+    def copied(self) -> IndexCounts:
+        other = copy(self)
+        other.entries, other.mistyped = list(self.entries), list(self.mistyped)
+        return other
+
     def by_name(self) -> dict[str, tuple[int, int]]:
         return dict(zip(self._names, zip(self.entries, self.mistyped, strict=True), strict=True))
 
@@ -53,13 +62,45 @@ class IndexCounts:
         return json.dumps(self.by_name()).encode()
 
 
+class FirstPuts:
+    """Tell keys that a store does not have yet, while it is filled from empty: their rows replace none, so none is read.
+
+    Each put sets a bit of a map by the hash of its key. A key whose bit is not set was never put. Another one may have been.
+    """
+
+    def __init__(self) -> None:
+        self._bits = bytearray(_FIRST_PUTS_BYTES)
+        self._puts = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether so many bits are set that the map tells little."""
+        return self._puts > _FIRST_PUTS_MAX
+
+    def maybe_there(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Return the keys that may have a row. From now on all of them may."""
+        bits, mask, masks = self._bits, 8 * _FIRST_PUTS_BYTES - 1, _BIT_MASKS
+        there: list[bytes] = []
+        for key in keys:
+            self._puts += 1
+            place = hash(key) & mask
+            byte, bit = bits[place >> 3], masks[place & 7]
+            if byte & bit:
+                there.append(key)
+            else:
+                bits[place >> 3] = byte | bit
+        return there
+
+
 class IndexFamily:
     """Maintain the entries of one store. `handle` is its column family."""
 
-    def __init__(self, indexes: RowIndexes, handle: Any, counts: IndexCounts) -> None:
+    def __init__(self, indexes: RowIndexes, handle: Any, counts: IndexCounts, is_empty: bool = False) -> None:
+        """`is_empty`: the store has no row."""
         self.indexes = indexes
         self.counts = counts
         self._handle = handle
+        self._first_puts = FirstPuts() if is_empty else None
 
     def stage(
         self,
@@ -67,48 +108,70 @@ class IndexFamily:
         store: IndexedStore,
         puts: Iterable[tuple[bytes, bytes]],
         deletes: Iterable[bytes],
-    ) -> bool:
-        """Add to a batch what its rows change in the index. `deletes` come before `puts`. Return whether a count changes."""
+    ) -> IndexCounts | None:
+        """Add to a batch what its rows change in the index. `deletes` come before `puts`. Return the counts after it, if they
+        differ."""
         new: dict[bytes, bytes | None] = dict.fromkeys(deletes)
         new.update(puts)
-        keys = sorted(new)  # in order, RocksDB reads them with less CPU
-        if not keys:
-            return False
-        of_row, handle = self.indexes.entries, self._handle
-        entries, mistyped = self.counts.entries, self.counts.mistyped
-        added: list[tuple[bytes, bytes]] = []
+        before = self._replaced(store, new)
+        of_row, handle, counts = self.indexes.entries, self._handle, self.counts.copied()
+        entries, mistyped = counts.entries, counts.mistyped
+        added: dict[bytes, bytes] = {}
         removed: list[bytes] = []
         changed = False
-        for key, old in zip(keys, store.multi_get(keys), strict=True):
-            stored = new[key]
-            after = NONE if stored is None else of_row(stored)
-            before = NONE if old is None else of_row(old)
-            if before is NONE and after is NONE:
-                continue
-            for value in before.values:
-                if value not in after.values:
-                    removed.append(value + key)
-                    entries[value[0]] -= 1
-            if after.values:
+        for key, stored in new.items():
+            values, wrong = NONE if stored is None else of_row(stored)
+            old = before.get(key)
+            if old is None:
+                if stored is None or not (values or wrong):
+                    continue
+                expiry = expiry_of(stored)
+                for value in values:
+                    entries[value[0]] += 1
+                    added[value + key] = expiry
+            else:
+                values_before, wrong_before = of_row(old)
+                if not (values or wrong or values_before or wrong_before):
+                    continue
                 expiry = expiry_of(stored or b"")
-                same_expiry = old is not None and expiry == expiry_of(old)
-                for value in after.values:
-                    if value not in before.values:
+                same_expiry = expiry == expiry_of(old)
+                for value in values_before:
+                    if value not in values:
+                        removed.append(value + key)
+                        entries[value[0]] -= 1
+                for value in values:
+                    if value not in values_before:
                         entries[value[0]] += 1
                     elif same_expiry:
                         continue
-                    added.append((value + key, expiry))
-            for number in before.mistyped:
-                mistyped[number] -= 1
-            for number in after.mistyped:
+                    added[value + key] = expiry
+                for number in wrong_before:
+                    mistyped[number] -= 1
+            for number in wrong:
                 mistyped[number] += 1
             changed = True
         put, delete = batch.put, batch.delete
         for entry in sorted(removed):  # in order, RocksDB writes the entries of a slice with a third less CPU
             delete(entry, handle)
-        for entry, expiry in sorted(added):
-            put(entry, expiry, handle)
-        return changed
+        for entry in sorted(added):
+            put(entry, added[entry], handle)
+        return counts if changed else None
+
+    def _replaced(self, store: IndexedStore, keys: Iterable[bytes]) -> Mapping[bytes, bytes | None]:
+        """Return the stored rows that have these keys."""
+        if self._first_puts is not None:
+            keys = self._first_puts.maybe_there(keys)
+            if self._first_puts.is_full:
+                self._first_puts = None
+        wanted = sorted(keys)  # in order, RocksDB reads them with less CPU
+        return dict(zip(wanted, store.multi_get(wanted), strict=True)) if wanted else {}
+
+    def written(self, counts: IndexCounts | None, complete: bool) -> None:
+        """Keep the counts of a batch that was written. The records that a `complete` replica gets replace others."""
+        if counts is not None:
+            self.counts = counts
+        if complete:
+            self._first_puts = None
 
     def stage_clear(self, batch: WriteBatch) -> None:
         """Add to a batch that the index becomes empty."""

@@ -17,6 +17,9 @@ from queryable_app.policy.descriptor_plan import STORE_FILES_MIN
 
 _MB: Final = 1 << 20
 _MEMTABLE_BYTES_MIN: Final = 2 * _MB
+_MEMTABLE_BYTES_MAX: Final = (
+    8 * _MB
+)  # in a larger one, a write costs the event loop more: up to twice as much at 64 MB
 _ARENA_BLOCK_BYTES: Final = 64 * 1024  # every idle store would pay RocksDB's default of 1 MB twice
 _HASH_RATIO: Final = 0.75  # of keys to buckets in a block
 _ENTRY_BYTES_UNKNOWN: Final = 0  # the cache's table grows with its entries
@@ -49,7 +52,8 @@ class SharedMemory:
         RocksDB's manager flushes only the store that is being written. Without shares the full memtables of idle stores would
         make a busy store flush at every write.
         """
-        self.memtable_bytes = max(_MEMTABLE_BYTES_MIN, self._write_buffer_bytes // max(1, stores))
+        share = self._write_buffer_bytes // max(1, stores)
+        self.memtable_bytes = min(_MEMTABLE_BYTES_MAX, max(_MEMTABLE_BYTES_MIN, share))
 
 
 def rocksdb_options(memory: SharedMemory, memtable_bytes: int) -> Options:

@@ -87,7 +87,8 @@ class Store:
             self._index = db.get_column_family(INDEX)
             counts: Any = self._entries.get(META_INDEX_COUNTS_KEY)
             handle = db.get_column_family_handle(INDEX)
-            self._index_family = IndexFamily(indexes, handle, IndexCounts(indexes, counts))
+            is_empty = next(walk(db, None, None, False), None) is None
+            self._index_family = IndexFamily(indexes, handle, IndexCounts(indexes, counts), is_empty)
         self.history: HistoryFamily | None = None
         """The versions of a view with history."""
         self._versions: Rdict | None = None
@@ -265,9 +266,10 @@ class Store:
         `entries` are those behind the rows of a latest-value view under another key; None deletes one. `deleted_ranges` are of
         keys, each without its end. They come first, and only a store without indexes takes them."""
         batch = WriteBatch(raw_mode=True)
+        counts: IndexCounts | None = None
         if self._index_family is not None:
             puts, deletes = list(puts), list(deletes)
-            self._stage_index(batch, puts, deletes)
+            counts = self._stage_index(batch, puts, deletes)
         past: HistoryState | None = None
         if self.history is not None:
             puts = list(puts)
@@ -294,6 +296,8 @@ class Store:
             put(META_SOURCES_KEY, sources.encode(), self._meta)
         self._write(batch)
         self.state = state
+        if self._index_family is not None:
+            self._index_family.written(counts, state.complete)
         if self.history is not None and past is not None:
             self.history.state = past
         if sources is not None:
@@ -306,20 +310,25 @@ class Store:
     def delete(self, disk_keys: Iterable[bytes]) -> None:
         """Delete dead rows. The position does not change."""
         batch = WriteBatch(raw_mode=True)
+        counts: IndexCounts | None = None
         if self._index_family is not None:
             disk_keys = list(disk_keys)
-            self._stage_index(batch, (), disk_keys)
+            counts = self._stage_index(batch, (), disk_keys)
         for key in disk_keys:
             batch.delete(key)
             self.keys.forget(key)
         self._write(batch)
+        if self._index_family is not None:
+            self._index_family.written(counts, self.state.complete)
 
     def _stage_index(
         self, batch: WriteBatch, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes]
-    ) -> None:
-        """Add the index entries that a batch changes."""
-        if self.index.stage(batch, self, puts, deletes):
-            batch.put(META_INDEX_COUNTS_KEY, self.index.counts.encode(), self._meta)
+    ) -> IndexCounts | None:
+        """Add the index entries that a batch changes. Return the counts after it, if they differ."""
+        counts = self.index.stage(batch, self, puts, deletes)
+        if counts is not None:
+            batch.put(META_INDEX_COUNTS_KEY, counts.encode(), self._meta)
+        return counts
 
     def clear(self) -> None:
         """Delete all rows, and reset the counters, the position, the clock and the topic id."""

@@ -16,6 +16,7 @@ from queryable_app.placement.assignment import Placement
 from queryable_app.serve.api.status import status_json
 from queryable_app.serve.node import Node
 from queryable_app.serve.replication.assigned_replicas import PlacementRefused
+from queryable_app.serve.store import shared_memory
 from tests.support.following import (
     HERE,
     PARTITIONS,
@@ -181,11 +182,15 @@ def test_roles_follow_the_placement(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_memtable_memory_is_shared_by_all_assigned_replicas(tmp_path: Path) -> None:
+def test_memtable_memory_is_shared_by_all_assigned_replicas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A store's memtable memory follows from the number of replicas of the node."""
+    monkeypatch.setattr(shared_memory, "_MEMTABLE_BYTES_MAX", 1 << 30)
 
     async def run() -> None:
         async with node_running(tmp_path, placed(1, [[0], [1], [1]])) as node:
+            node.memory.share(1)
             alone = node.memory.memtable_bytes
             node.assigned_replicas.follow(HERE_ALL)
             assert node.memory.memtable_bytes == alone // PARTITIONS

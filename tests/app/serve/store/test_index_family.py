@@ -7,18 +7,22 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from queryable_app.config.indexes import IndexSpec
 from queryable_app.serve.node import Node
+from queryable_app.serve.store.index_family import FirstPuts
 from queryable_app.serve.store.shared_memory import SharedMemory
 from queryable_app.serve.store.store import Store
-from queryable_app.serve.store.store_errors import StoreError
+from queryable_app.serve.store.store_errors import StoreError, StoreUnavailable
 from queryable_app.serve.store.sweeper import Sweeper
-from queryable_app.wire.index_entries import expiry_of
+from queryable_app.wire.disk_format import Identity, ReplicaState, Row, encode_row
+from queryable_app.wire.index_entries import RowIndexes, expiry_of
 from queryable_app.wire.row_frames import SliceRow
 from tests.support.node import dropped, open_node, put, slice_payload
 
@@ -43,13 +47,14 @@ def entries(store: Store) -> dict[bytes, bytes]:
 def expected_entries(store: Store) -> dict[bytes, bytes]:
     """Return the entries that the rows should have."""
     of_row = store.index.indexes.entries
-    return {value + key: expiry_of(stored) for key, stored in store.rows() for value in of_row(stored).values}
+    return {value + key: expiry_of(stored) for key, stored in store.rows() for value in of_row(stored)[0]}
 
 
 def value_of(user: Any, n: Any) -> bytes:
     return json.dumps({"user": user, "n": n}).encode()
 
 
+KEYS = st.binary(max_size=1)
 RECORDS = st.lists(
     st.tuples(
         st.sampled_from([b"a", b"b", b"b\0", b"", b"c"]),
@@ -84,11 +89,59 @@ def test_entries_are_those_of_the_rows_after_any_slices(node: Node) -> None:
         numbers = [sum(entry[0] == number for entry in entries(store)) for number in (0, 1)]
         assert store.index.counts.entries == numbers
         assert store.index.counts.mistyped == [
-            sum(number in store.index.indexes.entries(stored).mistyped for _, stored in store.rows())
+            sum(number in store.index.indexes.entries(stored)[1] for _, stored in store.rows())
             for number in (0, 1)
         ]
 
     check()
+
+
+@given(slices=st.lists(st.lists(st.binary(max_size=3), max_size=30), max_size=10))
+def test_a_key_that_was_put_may_be_there(slices: list[list[bytes]]) -> None:
+    """The map of first puts never denies a key of an earlier slice."""
+    first_puts, put_before = FirstPuts(), set[bytes]()
+    for keys in slices:
+        assert put_before & set(keys) <= set(first_puts.maybe_there(keys))
+        put_before |= set(keys)
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    slices=st.lists(st.lists(st.tuples(KEYS, st.sampled_from(["a", "b", None])), min_size=1), max_size=6),
+    opened_again_after=st.integers(0, 5),
+    complete_after=st.integers(0, 5),
+)
+def test_entries_follow_the_rows_while_a_store_is_filled(
+    slices: list[list[tuple[bytes, str | None]]], opened_again_after: int, complete_after: int
+) -> None:
+    """From an empty store on, keys that come again leave no entry behind, also after a restart in the middle."""
+    indexes, identity = RowIndexes([IndexSpec("by-user", "user", "string")]), Identity("a", "b", 0)
+    with TemporaryDirectory() as directory:
+        store = Store.open(Path(directory), identity, SharedMemory(8, 8), indexes)
+        for number, rows in enumerate(slices):
+            puts = [(key, encode_row(Row(number, 1, 0, value_of(user, 1)))) for key, user in rows]
+            store.apply(puts, ReplicaState(number + 1, complete=number >= complete_after))
+            if number == opened_again_after:
+                store.close()
+                store = Store.open(Path(directory), identity, SharedMemory(8, 8), indexes)
+        assert entries(store) == expected_entries(store)
+        assert store.index.counts.entries == [len(entries(store))]
+        store.close()
+
+
+def test_a_write_that_fails_counts_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counts are those of the rows that are stored, also right after a batch that the disk refused."""
+    store = node.replicas.by_partition[0].store
+    store.apply([(b"a", encode_row(Row(0, 1, 0, value_of("ada", 1))))], ReplicaState(1))
+    counts = store.index.counts.by_name()
+
+    def refuse(batch: object) -> None:
+        raise StoreUnavailable("the disk is full")
+
+    monkeypatch.setattr(store, "_write", refuse)
+    with pytest.raises(StoreUnavailable):
+        store.apply([(b"b", encode_row(Row(1, 1, 0, value_of("bo", 2))))], ReplicaState(2))
+    assert store.index.counts.by_name() == counts
 
 
 def test_sweeper_removes_the_entries_of_expired_rows(node: Node) -> None:
