@@ -245,6 +245,12 @@ def test_record_key_as_new_key_changes_nothing() -> None:
     assert parse_spec(SMALL | {"view": {"keyBy": ["key", "user"]}}).key_by == ("key", "user")
 
 
+def test_executors_of_a_view_under_another_key_are_refused_with_the_reason() -> None:
+    """Executors for a view with keyBy are refused, and the sentence says what they would lack."""
+    with pytest.raises(SpecError, match=r"^spec\.ingest\.executors: .*keyBy remembers where each record key"):
+        parse_spec(SMALL | {"view": {"keyBy": ["user"]}, "ingest": {"executors": 2}})
+
+
 @pytest.mark.parametrize(
     ("text", "ms"),
     [("0s", 0), ("500ms", 500), ("30s", 30_000), ("5m", 300_000), ("12h", 43_200_000), ("7d", 604_800_000)],
