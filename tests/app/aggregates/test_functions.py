@@ -187,6 +187,24 @@ def test_overflowed_sum_is_an_error_and_no_number() -> None:
     ]
 
 
+def test_decimals_beyond_38_digits_are_an_error_and_no_number() -> None:
+    """A sum of decimals beyond 38 digits is null with a reason, for sum and avg, and is exact again once it is below."""
+    spec = spec_of(AggregateColumn("total", "sum", "x"), AggregateColumn("mean", "avg", "x"))
+    folding = Folding(spec, b"n")
+    group = folding.codec.new()
+    render = state_renderer(spec)
+    seen = []
+    for offset, unscaled in enumerate((10**38 - 1, 1, -(10**38) + 3)):
+        folding.fold(group, offset, 1, [Decimal(unscaled, 0)])
+        group = folding.codec.decode(folding.codec.encode(group))
+        shown = json.loads(render(folding.codec.encode(group)[ROW_HEADER_SIZE:]), parse_float=str)
+        seen.append((shown["total"], shown["mean"], shown.get("_errors", {}).get("total")))
+
+    assert seen[1] == (None, None, "sum beyond 38 digits")
+    assert (seen[0][0], seen[0][2]) == (10**38 - 1, None)
+    assert seen[2] == (3, "1.0000", None)
+
+
 def test_inputs_are_shared_by_expression_and_filter() -> None:
     """Columns take the input that their expression and filter name, and an absent input changes no state."""
     spec = spec_of(
