@@ -34,6 +34,7 @@ NAMES = (
     "freshness",
     "freshness_doors",
     "rekey",
+    "windows",
     "boundaries",
     "assignment",
     "memory",

@@ -11,7 +11,7 @@ import http.client
 import json
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,8 @@ def measure(directory: Path, quick: bool) -> Iterator[Result]:
             with running(view(topic, kafka.bootstrap), directory / topic, wait=False) as system:
                 yield _hydration(system, records, groups)
                 if groups == 10_000:
-                    list(_probes(system.url(), kafka.bootstrap, topic, 10))  # warms the JVMs
-                    samples = list(_probes(system.url(), kafka.bootstrap, topic, 10 if quick else 60))
+                    list(probes(system.url(), kafka.bootstrap, topic, 10, _record))  # warms the JVMs
+                    samples = list(probes(system.url(), kafka.bootstrap, topic, 10 if quick else 60, _record))
                     figures: dict[str, float | int | str] = {**quantiles(samples), "n": len(samples)}
                     yield Result("rekey", "freshness through the job", figures, "p50 <= 25, p99 <= 120 ms")
 
@@ -86,8 +86,14 @@ def _hydration(system: System, records: int, groups: int) -> Result:
     return Result("rekey", f"records into {groups:,} groups", figures, ">= 60,000/s")
 
 
-def _probes(url: str, bootstrap: str, topic: str, seconds: float) -> Iterator[float]:
-    """Yield the milliseconds from produce() to the first answer that counts the record."""
+def _record(number: int, page: str) -> tuple[bytes, bytes]:
+    return b"%d" % number, json.dumps({"page": page}).encode()
+
+
+def probes(
+    url: str, bootstrap: str, topic: str, seconds: float, record: Callable[[int, str], tuple[bytes, bytes]]
+) -> Iterator[float]:
+    """Yield the milliseconds from produce() to the first answer that counts the record of a new group."""
     where = urllib.parse.urlsplit(url)
     connection = http.client.HTTPConnection(str(where.hostname), where.port or 80, timeout=10)
     client = topics.producer(bootstrap, **{"linger.ms": 0})
@@ -96,7 +102,8 @@ def _probes(url: str, bootstrap: str, topic: str, seconds: float) -> Iterator[fl
         number += 1
         page = f"probe-{time.time_ns()}"
         born = time.perf_counter()
-        client.produce(topic, key=b"%d" % number, value=json.dumps({"page": page}).encode())
+        key, value = record(number, page)
+        client.produce(topic, key=key, value=value)
         client.poll(0)
         deadline = time.monotonic() + 30
         while True:
