@@ -13,7 +13,7 @@ import httpx
 from queryable_app.aggregates.clock import SourceClock
 from queryable_app.contract import NODE_HEADER, REKEY_PATH, NodeSettings
 from queryable_app.placement.assignment import Placement
-from queryable_app.platform.certificates import CertificateError, client_context, read_certificate_files
+from queryable_app.platform.certificates import CertificateError, client_context, read_ca
 from queryable_app.platform.mounted_files import read_token
 from queryable_app.policy.source_positions import SourceStart
 
@@ -65,7 +65,7 @@ class RekeyNodes:
         if not self._tls_dir:
             return
         with suppress(CertificateError):
-            trusted = read_certificate_files(Path(self._tls_dir)).ca
+            trusted = read_ca(Path(self._tls_dir))
             if trusted != self._trusted:
                 before, self._trusted = self._http, trusted
                 self._http = self._new_client()

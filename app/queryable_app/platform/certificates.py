@@ -49,10 +49,14 @@ class CertificateFiles:
 
 def read_certificate_files(directory: Path) -> CertificateFiles:
     """Read `tls.crt`, `tls.key` and, if it is there, `ca.crt`. Raises CertificateError."""
-    ca = _read(directory / CA_FILE) if (directory / CA_FILE).exists() else b""
     return CertificateFiles(
-        _read(directory / CERTIFICATE_FILE), _read(directory / KEY_FILE), ca, str(directory)
+        _read(directory / CERTIFICATE_FILE), _read(directory / KEY_FILE), read_ca(directory), str(directory)
     )
+
+
+def read_ca(directory: Path) -> bytes:
+    """Read `ca.crt`, or return nothing if it is not there. Raises CertificateError."""
+    return _read(directory / CA_FILE) if (directory / CA_FILE).exists() else b""
 
 
 def _read(file: Path) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from queryable_app.contract import ENV_PREFIX
 from queryable_operator.build.children import child
-from queryable_operator.build.workload import GROUP_KEY_FORMAT, pod_template
+from queryable_operator.build.workload import GROUP_KEY_FORMAT, ca_volume, pod_template, serve_secrets
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest
 from queryable_operator.spec.requirements import requirements
@@ -48,7 +48,7 @@ def rekey_template(
         **({"affinity": {"nodeAffinity": node_affinity}} if node_affinity else {}),
         "initContainers": [{**_container(view, node), "name": CHECK_CONTAINER, "command": list(_CHECK)}],
         "containers": [_container(view, node)],
-        "volumes": [volume for volume in node["spec"]["volumes"] if volume["name"] != _DATA],
+        "volumes": _volumes(view, node),
     }
     own = {label: value for label, value in node["metadata"]["labels"].items() if not _is_ours(label)}
     labels = {**own, **names.labels(view.name), **names.rekey_selector(view.name, revision)}
@@ -69,6 +69,13 @@ def rekey_stateful_set(view: View, revision: int, template: Manifest, replicas: 
     return child(view, revision, "StatefulSet", {"spec": spec}, name=name)
 
 
+def _volumes(view: View, node: Manifest) -> list[Mapping[str, Any]]:
+    """Return the nodes' volumes without their data and the Secrets of serve, and the CA of the nodes, which the job calls."""
+    left_out = (_DATA, *serve_secrets(view))
+    volumes = [volume for volume in node["spec"]["volumes"] if volume["name"] not in left_out]
+    return [*volumes, *(() if (ca := ca_volume(view)) is None else (ca[0],))]
+
+
 def _container(view: View, node: Manifest) -> Mapping[str, Any]:
     (ingest,) = (one for one in node["spec"]["containers"] if one["name"] == "ingest")
     return {
@@ -79,7 +86,10 @@ def _container(view: View, node: Manifest) -> Mapping[str, Any]:
         "resources": requirements(view.raw, CONTAINER),
         # the end of the log, unless the process writes a message of its own
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [mount for mount in ingest["volumeMounts"] if mount["name"] != _DATA],
+        "volumeMounts": [
+            *(mount for mount in ingest["volumeMounts"] if mount["name"] != _DATA),
+            *(() if (ca := ca_volume(view)) is None else (ca[1],)),
+        ],
     }
 
 

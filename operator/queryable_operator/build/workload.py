@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from queryable_app.config.tls import CA_FILE
 from queryable_app.contract import DEFAULT_PORT, ENV_PREFIX
 from queryable_operator.build.children import child
 from queryable_operator.build.policies import TOKEN_KEY
@@ -33,6 +34,9 @@ _TOKEN_DIR: Final = "/etc/qt/token"  # noqa: S105  (a directory)
 _KAFKA_DIR: Final = "/etc/qt/kafka"
 _AUTH_DIR: Final = "/etc/qt/auth"
 _TLS_DIR: Final = "/etc/qt/tls"
+NODE_TLS: Final = "node-tls"
+"""The volume with the certificate between nodes."""
+
 _NODE_TLS_DIR: Final = "/etc/qt/node-tls"
 _DATA_DIR: Final = "/var/lib/qt"
 _RUN_DIR: Final = "/run/qt"
@@ -150,8 +154,6 @@ def _containers(
     ]
     if "secretRef" in view.raw["kafka"]:
         mounts.append({"name": "kafka", "mountPath": _KAFKA_DIR, "readOnly": True})
-    if view.spec.tls is not None:
-        mounts.append({"name": "node-tls", "mountPath": _NODE_TLS_DIR, "readOnly": True})
 
     def container(name: str) -> dict[str, Any]:
         return {
@@ -176,22 +178,37 @@ def _containers(
     # ingest verifies no tokens and accepts no connections
     serve["volumeMounts"] = [
         *mounts,
-        *({"name": name, "mountPath": _DIRECTORIES[name], "readOnly": True} for name in _serve_secrets(view)),
+        *({"name": name, "mountPath": _DIRECTORIES[name], "readOnly": True} for name in serve_secrets(view)),
     ]
     return [serve | {"ports": ports} | _probes(PodLayout.of(view.raw)), container("ingest")]
 
 
-_DIRECTORIES: Final = {"auth": _AUTH_DIR, "tls": _TLS_DIR}
+_DIRECTORIES: Final = {"auth": _AUTH_DIR, "tls": _TLS_DIR, NODE_TLS: _NODE_TLS_DIR}
 
 
-def _serve_secrets(view: View) -> Mapping[str, str]:
-    """Return the Secrets of the user that only serve reads, by volume. Nodes follow their changes, so they restart no pods."""
+def serve_secrets(view: View) -> Mapping[str, str]:
+    """Return the Secrets that only serve reads, by volume. Nodes follow their changes, so they restart no pods."""
     found = {}
     if (name := _auth_secret(view)) is not None:
         found["auth"] = name
     if view.spec.tls is not None and view.spec.tls.secret_name:
         found["tls"] = view.spec.tls.secret_name
+    if view.spec.tls is not None:
+        found[NODE_TLS] = names.node_certificate(view.name)
     return found
+
+
+def ca_volume(view: View) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+    """Return a volume with the CA of the nodes and no key, and its mount: for containers that call nodes. None: no TLS."""
+    if view.spec.tls is None:
+        return None
+    secret = {
+        "secretName": names.node_certificate(view.name),
+        "defaultMode": _GROUP_READS,
+        "items": [{"key": CA_FILE, "path": CA_FILE}],
+    }
+    mount = {"name": NODE_TLS, "mountPath": _NODE_TLS_DIR, "readOnly": True}
+    return {"name": NODE_TLS, "secret": secret}, mount
 
 
 def _auth_secret(view: View) -> str | None:
@@ -281,11 +298,9 @@ def _volumes(view: View, revision: int) -> Sequence[Mapping[str, Any]]:
         {"name": "run", "emptyDir": {"sizeLimit": "16Mi"}},
         {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}},
     ]
-    secrets = dict(_serve_secrets(view))
+    secrets = dict(serve_secrets(view))
     if (kafka := view.raw["kafka"].get("secretRef")) is not None:
         secrets = {"kafka": kafka["name"], **secrets}
-    if view.spec.tls is not None:
-        secrets["node-tls"] = names.node_certificate(view.name)
     for name, secret_name in secrets.items():
         volumes.append({"name": name, "secret": {"secretName": secret_name, "defaultMode": _GROUP_READS}})
     storage = view.raw["storage"]

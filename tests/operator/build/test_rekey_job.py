@@ -225,3 +225,19 @@ def test_kubernetes_replaces_the_pod_after_a_change() -> None:
     spec = rekey_stateful_set(of, 1, node_and_job(of)[1], 1)["spec"]
 
     assert (spec["updateStrategy"], spec["podManagementPolicy"]) == ({"type": "RollingUpdate"}, "Parallel")
+
+
+def test_keys_of_certificates_are_in_serve_alone() -> None:
+    """Of the Secrets with keys of TLS and of tokens, serve alone has the keys. The rekey job has the CA of the nodes, which it
+    calls, and ingest has nothing."""
+    jwt = {"jwt": {"secretRef": {"name": "jwt", "key": "hmac"}}, "rules": [{"allow": ["read"]}]}
+    of = word_count(tls={"secretRef": {"name": "users-tls"}}, auth=jwt)
+    node, job = (template["spec"] for template in node_and_job(of))
+
+    serve, ingest = ({mount["name"] for mount in each["volumeMounts"]} for each in node["containers"])
+    assert serve - ingest == {"auth", "tls", "node-tls"}
+    secrets = {volume["name"]: volume["secret"] for volume in job["volumes"] if "secret" in volume}
+    assert secrets.keys() == {"token", "node-tls"}
+    assert secrets["node-tls"]["items"] == [{"key": "ca.crt", "path": "ca.crt"}]
+    for container in (*job["containers"], *job["initContainers"]):
+        assert {mount["name"] for mount in container["volumeMounts"]} >= {"token", "node-tls"}
