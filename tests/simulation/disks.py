@@ -294,7 +294,6 @@ class SimulatedStore:
         entries: Iterable[tuple[bytes, bytes | None]] = (),
         deleted_ranges: Iterable[tuple[bytes, bytes]] = (),
     ) -> None:
-        assert not deleted_ranges  # no simulated view has entries of its keys
         disk = self.on_disk
         if state.position < disk.state.position:
             raise AssertionError(f"{self.path}: the position goes back to {state.position}")
@@ -302,7 +301,8 @@ class SimulatedStore:
         batch: Any = Batch(disk.families)
         counts = self._stage_index(batch, puts, deletes)
         past = None if self.history is None else self.history.stage(batch, puts, disk.state, state)
-        self._write({**dict.fromkeys(deletes), **dict(puts)}, dict(entries), batch)
+        in_ranges = [k for first, last in deleted_ranges for k in disk.rows if first <= k < last]
+        self._write({**dict.fromkeys([*in_ranges, *deletes]), **dict(puts)}, dict(entries), batch)
         self._note_index(counts, state)
         if self.history is not None and past is not None:
             self.history.state = past

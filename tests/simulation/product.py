@@ -19,6 +19,7 @@ import pytest
 
 import queryable_app.serve.api.changes
 import queryable_app.serve.api.peer_reads
+import queryable_app.serve.feed.entry_rows
 import queryable_app.serve.feed.logged_changes
 import queryable_app.serve.kafka.end_offsets
 import queryable_app.serve.kafka.gaps
@@ -96,6 +97,7 @@ def _replace_disks_and_kafka(patch: pytest.MonkeyPatch, world: World) -> None:
     for logging_changes in (queryable_app.serve.feed.logged_changes, queryable_app.serve.node):
         patch.setattr(logging_changes, "CHANGES_RETENTION_MS", retention_ms)
     patch.setattr(queryable_app.serve.store.replica_changes, "ENTRIES_MAX", 7)
+    patch.setattr(queryable_app.serve.feed.entry_rows, "_DELETED_SINGLY_MAX", 3)
     patch.setattr(queryable_app.serve.api.changes, "_PAGE_ROWS", 20)
     patch.setattr(queryable_app.serve.reads.covered_reads, "_FIRST_ROWS_MIN", 1)
     patch.setattr(Store, "open", staticmethod(open_store))

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from queryable_app.aggregates.clock import NO_TIME_MS
+from queryable_app.aggregates.entry_keys import disk_key_of
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.replica_progress import progress_of
 from queryable_app.serve.reads.window_rows import WindowRows
 from queryable_app.serve.store.replica import Replica
-from queryable_app.wire.disk_format import decode_row
+from queryable_app.wire.disk_format import TOMBSTONE, decode_row
 from tests.simulation.checks import GuaranteeBroken
+from tests.simulation.entry_reader import entries_at
 from tests.simulation.keyed_checks import last_rows
 from tests.simulation.rekeyed_checks import SourceRows
 from tests.simulation.rekeyed_windows import grouped_windows_at, without_order
@@ -52,6 +54,11 @@ def _rows(world: World, node: Node, replica: Replica) -> dict[Any, Any]:
         found = found_windows(items)
         found = without_order(found) if world.view.rekeyed else found
         return found | {"late": replica.late_records, "clock": replica.max_event_ms}
+    if world.view.kind == "entries":
+        found_entries = [
+            (disk_key_of(key), decode_row(stored)) for key, stored in rows if not stored[0] & TOMBSTONE
+        ]
+        return {(key, row.offset): json.loads(row.value or b"") for key, row in found_entries}
     render = node.render or (lambda value: value)
     values = {key: decode_row(stored).value for key, stored in rows}
     return {key: json.loads(render(value)) for key, value in values.items() if value is not None}
@@ -64,6 +71,9 @@ def _expected(world: World, partition: int) -> dict[Any, Any]:
         return _expected_windows(world, partition, ends)
     if view.kind == "keyed":
         return {key: json.loads(value) for key, value in last_rows(topic, partition).items()}
+    if view.kind == "entries":
+        there = entries_at(topic, partition, topic.end(partition))
+        return {(key, entry.offset): entry.value for key, found in there.items() for entry in found}
     expected: dict[Any, Any] = {}
     for key in ALL_KEYS:
         if isinstance(world.source_rows, SourceRows) and view.rekeyed:

@@ -13,6 +13,7 @@ from tests.simulation.change_follower import ChangeFollower
 from tests.simulation.checks import GuaranteeBroken, ReadRequest
 from tests.simulation.client_reader import ClientReader, ScanReader
 from tests.simulation.clock import TimeStandsStill
+from tests.simulation.entry_reader import EntryReader
 from tests.simulation.faults import Faults
 from tests.simulation.index_reader import IndexReader
 from tests.simulation.multi_partition_reader import MultiPartitionReader
@@ -83,11 +84,11 @@ class _Run:
         world.reconcile_machines()
         self._wait("all replicas are complete", _START_SECONDS, self._all_complete)
         world.ready = True
-        windows = world.view.windowed
-        reader = WindowReader if windows else PlainReader
+        by_time = world.view.windowed or world.view.kind == "entries"
+        reader = EntryReader if world.view.kind == "entries" else WindowReader if by_time else PlainReader
         plain = [reader(world, f"plain{n}") for n in range(2)]
         others: list[Reader] = []
-        if not windows:  # whose keys have no single value
+        if not by_time:  # where keys have no single value
             others += [ClientReader(world, "smart", writer), ScanReader(world, "scan", writer)]
             others += [UnwrittenKeyReader(world, "bait"), MultiPartitionReader(world, "many")]
         follower = ChangeFollower(world, "follower") if "changes" in world.view.features else None

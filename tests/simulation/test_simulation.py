@@ -14,19 +14,31 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.run import run
+from tests.simulation.views import Kind
 
 _TRACE_LINES = 60
+_FEATURE_SEEDS = range(7000, 7008)
 _ROOT = Path(__file__).parents[2]
 
 
 def test_world_keeps_its_guarantees(seed: int) -> None:
     """A world has no wrong value, no needless failure, no forwarding loop, no lost replica, no lower epoch, and it converges."""
-    outcome = run(seed)
+    _keeps_its_guarantees(seed)
+
+
+@pytest.mark.parametrize("number", _FEATURE_SEEDS)
+def test_world_with_indexes_history_or_changes_keeps_its_guarantees(number: int) -> None:
+    """A view of latest values answers by its indexes, for moments and with changes as the log says."""
+    _keeps_its_guarantees(number, "latest")
+
+
+def _keeps_its_guarantees(seed: int, kind: Kind | None = None) -> None:
+    outcome = run(seed, kind)
     if outcome.violation is not None:
         trace = "\n".join(outcome.trace[-_TRACE_LINES:])
         pytest.fail(
-            f"{trace}\n\nseed {seed}: {outcome.violation}\n"
-            f"again: pytest tests/simulation --simulation-seeds {seed}-{seed}",
+            f"{trace}\n\nseed {seed}, {kind or 'any kind'}: {outcome.violation}\n"
+            f"again: pytest tests/simulation {f'-k {seed}' if kind else f'--simulation-seeds {seed}-{seed}'}",
             pytrace=False,
         )
 

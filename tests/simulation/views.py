@@ -12,6 +12,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
+from queryable_app.aggregates.entry_keys import shifted
 from queryable_app.aggregates.windows import Windows
 from queryable_app.config.aggregates import parse_view_aggregate
 from queryable_app.wire import contributions
@@ -22,7 +23,7 @@ from tests.support import windows as window_oracle
 from tests.support.fold import LogRecord
 from tests.support.windows import Rules
 
-Kind = Literal["latest", "aggregate", "windows", "rekeyed", "rekeyed windows", "keyed"]
+Kind = Literal["latest", "aggregate", "windows", "rekeyed", "rekeyed windows", "keyed", "entries"]
 
 Feature = Literal["changes", "history", "indexes"]
 
@@ -48,6 +49,7 @@ _KINDS: Final[Mapping[Kind, int]] = {
     "rekeyed": 2,
     "rekeyed windows": 2,
     "keyed": 2,
+    "entries": 2,
 }
 _GROUP: Final = "city"
 _TYPES: Final = "-ll"
@@ -110,6 +112,8 @@ class View:
             if self.history:
                 view |= {"kind": "history", "history": {"retention": f"{self.retention_ms}ms"}}
             return {"view": view}
+        if self.kind == "entries":
+            return {"view": {"entries": {"timeField": "at"}}}
         if self.kind == "keyed":
             return {"view": {"keyBy": [_GROUP]}}
         if self.windowed:
@@ -126,13 +130,15 @@ class View:
         """Return the value of a record: its number, and where windows are, its event time, or what indexes find it by."""
         if "indexes" in self.features:
             return _indexed_value(serial)
+        if self.kind == "entries":  # some have the same time
+            return json.dumps({"n": serial, "at": (now_ms - choice.randrange(9000)) // 300 * 300}).encode()
         return b"%d,%d" % (serial, _event_ms(now_ms, choice)) if self.windowed else b"%d" % serial
 
     def row_after(self, before: Sequence[LogRecord], record: LogRecord) -> LogRecord | None:
         """Return the row that a key has after a record, given its records before; None: the record changes nothing."""
         if self.kind == "latest":
             return record
-        if record.value is None or self.windowed or self.rekeyed:
+        if record.value is None or self.windowed or self.rekeyed or self.kind == "entries":
             return None
         serials = [int(each.value) for each in (*before, record) if each.value is not None]
         return LogRecord(
@@ -145,6 +151,9 @@ class View:
             return SliceRow(b"", b"", NULL_KEY, record.offset)
         if self.kind == "latest" or self.rekeyed:  # the records of an internal topic are taken as they are
             stored = encode_row(Row(record.offset, record.timestamp_ms, 0, record.value))
+        elif self.kind == "entries":
+            time = 0 if record.value is None else shifted(json.loads(record.value)["at"])
+            stored = encode_row(Row(record.offset, record.timestamp_ms, time, record.value))
         elif record.value is None:
             return SliceRow(record.key, b"", DROPPED, record.offset)
         elif self.kind == "windows":
