@@ -28,6 +28,9 @@ class Issuer:
                 if issuer.pause_seconds is not None:
                     self._answer_without_end(issuer.pause_seconds)
                     return
+                if "application/jwk-set+json" not in self.headers.get("accept", ""):
+                    self.send_error(406)  # as Kubernetes' API server
+                    return
                 status, headers, body = issuer.answer
                 self.send_response(status)
                 for name, value in {"content-length": str(len(body)), **headers}.items():

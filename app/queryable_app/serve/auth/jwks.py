@@ -98,7 +98,8 @@ class IssuerKeys(KeySource):
             self._http = httpx.AsyncClient(
                 verify=context, trust_env=False, follow_redirects=False, timeout=_FETCH_SECONDS_MAX
             )
-        headers = {"accept": "application/json", "accept-encoding": "identity"}
+        # Kubernetes' API server offers the first only, and other issuers the second.
+        headers = {"accept": "application/jwk-set+json, application/json", "accept-encoding": "identity"}
         async with self._http.stream("GET", self._url, headers=headers) as answer:
             if answer.status_code != 200:
                 raise KeysRefused(f"the issuer answers {answer.status_code}, and not 200")
