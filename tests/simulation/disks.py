@@ -351,7 +351,7 @@ class SimulatedStore:
             batch.delete_range(b"", b"\xff", family)
         self._write(dict.fromkeys(disk.rows), dict.fromkeys(disk.entries), batch)
         if self._index is not None:
-            self._index.counts = IndexCounts(self._index.indexes)
+            self._index.cleared()
         if self.history is not None:
             self.history.state = HistoryState()
         disk.state, disk.clock, disk.sources = ReplicaState(), Clock(), b""

@@ -176,7 +176,11 @@ class IndexFamily:
     def stage_clear(self, batch: WriteBatch) -> None:
         """Add to a batch that the index becomes empty."""
         batch.delete_range(b"", bytes((INDEXES_MAX,)), self._handle)
+
+    def cleared(self) -> None:
+        """Note that the store is empty, once such a batch is written."""
         self.counts = IndexCounts(self.indexes)
+        self._first_puts = FirstPuts()
 
     def rows(self, store: IndexedStore, start: bytes | None, stop: bytes | None, reverse: bool) -> Pairs:
         """Iterate over the entries of `[start, stop)`, each with its stored row. A row that changes may appear twice."""

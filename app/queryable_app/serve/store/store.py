@@ -350,6 +350,8 @@ class Store:
         batch.delete(META_SOURCES_KEY, self._meta)
         batch.delete(META_CLOCK_KEY, self._meta)
         self._write(batch)
+        if self._index_family is not None:
+            self._index_family.cleared()
         self.sources, self.clock = None, Clock()
         self.identity, self.state, self.last_bad = identity, state, None
         if self.history is not None:

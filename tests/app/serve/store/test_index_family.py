@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -129,7 +129,18 @@ def test_entries_follow_the_rows_while_a_store_is_filled(
         store.close()
 
 
-def test_a_write_that_fails_counts_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda store: store.apply([(b"b", encode_row(Row(1, 1, 0, value_of("bo", 2))))], ReplicaState(2)),
+        lambda store: store.delete([b"a"]),
+        lambda store: store.clear(),
+    ],
+    ids=["apply", "delete", "clear"],
+)
+def test_a_write_that_fails_counts_nothing(
+    node: Node, monkeypatch: pytest.MonkeyPatch, change: Callable[[Store], None]
+) -> None:
     """The counts are those of the rows that are stored, also right after a batch that the disk refused."""
     store = node.replicas.by_partition[0].store
     store.apply([(b"a", encode_row(Row(0, 1, 0, value_of("ada", 1))))], ReplicaState(1))
@@ -140,7 +151,7 @@ def test_a_write_that_fails_counts_nothing(node: Node, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(store, "_write", refuse)
     with pytest.raises(StoreUnavailable):
-        store.apply([(b"b", encode_row(Row(1, 1, 0, value_of("bo", 2))))], ReplicaState(2))
+        change(store)
     assert store.index.counts.by_name() == counts
 
 
