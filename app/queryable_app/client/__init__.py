@@ -33,7 +33,7 @@ from queryable_app.client.exceptions import (
 from queryable_app.client.keys import Key
 from queryable_app.client.membership import Membership
 from queryable_app.client.options import ReadOptions
-from queryable_app.client.rows import UNKNOWN, Row, Unknown, Window, Written
+from queryable_app.client.rows import UNKNOWN, Group, Row, Unknown, Window, Written
 from queryable_app.client.sync_client import Changes, QueryableTopic, Rows, Session
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ __all__ = [
     "Changes",
     "DeadlineExceeded",
     "Forbidden",
+    "Group",
     "InternalError",
     "InvalidRequest",
     "Key",

@@ -30,9 +30,11 @@ from queryable_app.client.requests import (
 )
 from queryable_app.client.rows import (
     UNKNOWN,
+    Group,
     Row,
     Unknown,
     count_of,
+    groups_of,
     page_of,
     parsed,
     point_row,
@@ -321,6 +323,12 @@ class Operations(Writes):
         return (
             yield from self._read_anywhere(path, parameters, deadline, settings, session, patience=patience)
         )
+
+    def next_groups(self, scan: Scan, session: SessionPositions | None) -> Operation[list[Group]]:
+        """Return the next page of the values of an index. After a failure, another call reads the same page."""
+        groups, cursor = parsed((yield from self.page_response(scan, session)), groups_of)
+        scan.go_on(cursor, len(groups))
+        return groups
 
     def next_changes(self, following: Following, wait_seconds: float = WAIT_SECONDS) -> Operation[None]:
         """Read the next page of changes. After a failure, another call reads the same page."""

@@ -85,6 +85,16 @@ class Row:
         return self.freshness.epoch
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A value of an index, and the number of rows that have it."""
+
+    value: Any
+    count: int
+    truncated: bool = False
+    """Whether `value` is the beginning of a longer text, of which an index keeps 1 KiB."""
+
+
 class Unknown(Enum):
     """Stands for a row in a partial result: no node could answer for a partition that may hold the key."""
 
@@ -259,6 +269,15 @@ def item_texts(response: Response) -> TextPage:
     body = read_document(response.body, lambda text, at: read_object(text, at, _texts_member))
     cursor = body["cursor"]
     return TextPage(tuple(body["items"]), None if cursor is None else str(cursor))
+
+
+def groups_of(response: Response) -> tuple[list[Group], str | None]:
+    """Return a page of the values of an index, and the cursor of the next one. Raises KeyError, TypeError or ValueError."""
+    body = rows_of(response)
+    groups = [
+        Group(item["value"], int(item["count"]), bool(item.get("truncated", False))) for item in body["items"]
+    ]
+    return groups, None if body["cursor"] is None else str(body["cursor"])
 
 
 def _texts_member(name: str, text: str, at: int) -> tuple[Any, int]:

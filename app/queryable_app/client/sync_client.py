@@ -39,8 +39,8 @@ from queryable_app.client.membership import Membership
 from queryable_app.client.operations import Operations
 from queryable_app.client.options import ReadOptions, ReadSettings, parse_options
 from queryable_app.client.reads import ChangesReader, PageReader, Reads, operations_for
-from queryable_app.client.rows import Row, Unknown, Written
-from queryable_app.client.scan import Scan
+from queryable_app.client.rows import Group, Row, Unknown, Written
+from queryable_app.client.scan import PAGE_ROWS, Scan, new_scan
 from queryable_app.client.selection import Fields, selection_parameters
 from queryable_app.client.session import SessionPositions
 from queryable_app.client.transport import (
@@ -341,6 +341,29 @@ class _Reads(Reads[Rows, Changes]):
         path, bounds = index_target(name, eq, start, stop, "/count")
         target = path, [*bounds, *selection_parameters(where)]
         return self._run(self._operations.index_count(target, settings, self._positions))
+
+    def index_groups(
+        self,
+        name: str,
+        *,
+        start: IndexValue | None = None,
+        stop: IndexValue | None = None,
+        order: Order = "asc",
+        limit: int | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> Iterator[Group]:
+        """Return an iterator over the values of an index from `start` up to, and without, `stop`, each with its number of rows.
+
+        for group in articles.index_groups("by-author"): print(group.value, group.count)
+        """
+        target = index_target(name, None, start, stop, "/groups")
+        return self._groups(
+            new_scan(lambda _: target, self._settings(options), order, limit, PAGE_ROWS, False)
+        )
+
+    def _groups(self, scan: Scan) -> Iterator[Group]:
+        while not scan.ended:
+            yield from self._run(self._operations.next_groups(scan, self._positions))
 
     def put(
         self, key: Key, value: object, *, deadline_ms: int | None = None, idempotency_key: str | None = None

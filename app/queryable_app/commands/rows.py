@@ -142,6 +142,7 @@ def prefix_command(prefix: str, **options: Any) -> None:
         qtopic index by-author --eq ada
         qtopic index by-published --from 2026-11-01T00:00:00Z --desc --limit 10
         qtopic index by-views --from 100 --where "author = 'ada'" --json
+        qtopic index by-author --groups       each author once, with the number of rows
         """
     ),
 )
@@ -149,9 +150,16 @@ def prefix_command(prefix: str, **options: Any) -> None:
 @click.option("--eq", metavar="VALUE", help="The indexed value.")
 @click.option("--from", "start", metavar="VALUE", help="The first indexed value.")
 @click.option("--to", "stop", metavar="VALUE", help="The first indexed value after the range.")
+@click.option("--groups", is_flag=True, help="Print each value once, with its number of rows.")
 @_options
-def index_command(name: str, eq: str | None, start: str | None, stop: str | None, **options: Any) -> None:
-    print_rows(lambda view, *rest: view.index(index_target(name, eq, start, stop), *rest), **options)
+def index_command(
+    name: str, eq: str | None, start: str | None, stop: str | None, groups: bool, **options: Any
+) -> None:
+    if groups and (options["where"] or options["fields"]):
+        raise click.UsageError("--groups counts all rows of each value: leave --where and --fields out")
+    target = index_target(name, eq, start, stop, "/groups" if groups else "")
+    columns = ("count",) if groups else ("key",)
+    print_rows(lambda view, *rest: view.index(target, *rest), columns=columns, **options)
 
 
 def print_rows(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from queryable_app.client import AsyncQueryableTopic, InvalidRequest, QueryableTopic
+from queryable_app.client import AsyncQueryableTopic, Group, InvalidRequest, QueryableTopic
 from queryable_app.commands.group import qtopic as commands
 from tests.support.served import Served, served
 
@@ -94,6 +94,21 @@ def test_value_of_no_type_is_refused(articles: QueryableTopic) -> None:
         list(articles.index("by-views", "many"))
 
 
+def test_values_of_an_index_are_counted(node: Served, articles: QueryableTopic) -> None:
+    """Each value comes once, in the order of the values, with its number of rows; pages, ranges and both clients agree."""
+    everything = [Group("100% & +#", 1), Group("ada", 2), Group("bo", 1)]
+    assert list(articles.index_groups("by-author")) == everything
+    assert list(articles.index_groups("by-author", order="desc", limit=2)) == everything[:0:-1]
+    assert list(articles.index_groups("by-author", start="a", stop="b")) == [Group("ada", 2)]
+    assert list(articles.index_groups("by-hot")) == [Group(False, 2), Group(True, 2)]
+
+    async def read() -> list[Group]:
+        async with AsyncQueryableTopic(node.url) as view:
+            return [group async for group in view.index_groups("by-author", start="b")]
+
+    assert asyncio.run(read()) == [Group("bo", 1)]
+
+
 def qtopic(*arguments: str) -> Result:
     return CliRunner().invoke(commands, arguments)
 
@@ -108,6 +123,16 @@ def test_commands_print_tables(node: Served) -> None:
     ]
     top = qtopic("top", "by-views", "-k", "1", "--url", node.url)
     assert top.output.splitlines()[1].split()[0] == "a-3"
+    groups = qtopic("index", "by-author", "--groups", "--from", "a", "--url", node.url)
+    assert [line.split() for line in groups.output.splitlines()] == [
+        ["COUNT", "value"],
+        ["2", "ada"],
+        ["1", "bo"],
+    ]
+    lines = qtopic("index", "by-author", "--groups", "--json", "--url", node.url).output.splitlines()
+    assert lines[1] == '{"value":"ada","count":2}'
+    refused = qtopic("index", "by-author", "--groups", "--where", "views > 1", "--url", node.url)
+    assert (refused.exit_code, "leave --where" in refused.output) == (2, True)
     wrong = qtopic("index", "by-city", "--url", node.url)
     assert wrong.exit_code != 0
     assert "by-author" in wrong.output
