@@ -7,13 +7,13 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from queryable_app.client.async_client import run_operation
 from queryable_app.client.attempts import Attempt, FailureKind, Operation, Response, TransportFailure
 from queryable_app.client.exceptions import QueryableTopicError
 from queryable_app.client.operations import Operations
 from queryable_app.client.options import ReadSettings, parse_options
 from queryable_app.client.rows import Row
 from queryable_app.client.session import SessionPositions
+from queryable_app.client.task_transport import run_operation
 from queryable_app.serve.peers.client import PeerClient, PeerTimeout, PeerUnavailable
 from queryable_app.wire.http_text import parse_positions
 from tests.simulation.checks import GuaranteeBroken, KeyAnswer, ReadRequest

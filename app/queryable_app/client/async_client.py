@@ -1,13 +1,9 @@
-"""The client for asyncio: run operations on httpx.
-
-Strategy: each attempt is a task. When an operation returns, or its caller is cancelled, the tasks that still run are cancelled.
-"""
+"""The client for asyncio: reads, writes and iterators to await."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from ssl import SSLContext
 from types import TracebackType
@@ -15,14 +11,6 @@ from typing import Any, Final, Literal, Self, TypeVar, Unpack, overload
 
 import httpx
 
-from queryable_app.client.attempts import (
-    Attempt,
-    Event,
-    Operation,
-    Response,
-    TransportFailure,
-    timed_out,
-)
 from queryable_app.client.changes import Change, Following
 from queryable_app.client.credentials import bearer_token
 from queryable_app.client.history import Moment, moment_parameters
@@ -36,16 +24,12 @@ from queryable_app.client.rows import Group, Row, Unknown, Written
 from queryable_app.client.scan import PAGE_ROWS, Scan, new_scan
 from queryable_app.client.selection import Fields, selection_parameters
 from queryable_app.client.session import SessionPositions
+from queryable_app.client.task_transport import AsyncTransport
 from queryable_app.client.transport import (
-    RESPONSE_BYTES_MAX,
     FilePath,
     TlsFiles,
     VerifiedNames,
-    headers_of,
     limits,
-    response_of,
-    timeouts,
-    transport_failure,
     verification,
 )
 from queryable_app.client.windows import Time
@@ -53,81 +37,8 @@ from queryable_app.wire.cursors import Order
 from queryable_app.wire.key_filter import RATE
 
 T = TypeVar("T")
-Outcome = Response | TransportFailure
 
 CONNECTIONS: Final = 100
-
-
-async def run_operation(
-    operation: Operation[T],
-    send: Callable[[Attempt], Coroutine[Any, Any, Outcome]],
-    clock: Callable[[], float],
-) -> T:
-    """Return the operation's result, or raise its exception. If several attempts have ended, report the first one started."""
-    running: dict[asyncio.Task[Outcome], Attempt] = {}
-    event: Event | None = None
-    try:
-        while True:
-            step = operation.send(event)
-            for attempt in step.start:
-                running[asyncio.create_task(send(attempt))] = attempt
-            seconds = max(0.0, step.until - clock())
-            event = None
-            if not running:
-                await asyncio.sleep(seconds)
-                continue
-            await asyncio.wait(running, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            ended = next((task for task in running if task.done()), None)
-            if ended is not None:  # the next wait finds the others at once
-                event = Event(running.pop(ended), ended.result())
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    finally:
-        operation.close()
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-
-
-class AsyncTransport:
-    """Run operations as tasks of the running event loop."""
-
-    def __init__(self, http: httpx.AsyncClient, names: VerifiedNames) -> None:
-        self._http = http
-        self._names = names
-
-    async def run_operation(self, operation: Operation[T]) -> T:
-        return await run_operation(operation, self._send, time.monotonic)
-
-    async def close(self) -> None:
-        await self._http.aclose()
-
-    async def _send(self, attempt: Attempt) -> Outcome:
-        request = attempt.request
-        seconds = attempt.deadline - time.monotonic()
-        try:
-            async with (
-                asyncio.timeout(seconds),
-                self._http.stream(
-                    request.method,
-                    attempt.address + request.target,
-                    content=request.body,
-                    headers=headers_of(request),
-                    timeout=timeouts(seconds),
-                    extensions=self._names.extensions(attempt.address),
-                ) as response,
-            ):
-                body = bytearray()
-                async for chunk in response.aiter_raw():
-                    body += chunk
-                    if len(body) > RESPONSE_BYTES_MAX:
-                        return timed_out()
-                return response_of(response, bytes(body))
-        except TimeoutError:
-            return timed_out()
-        except (httpx.TransportError, httpx.InvalidURL) as error:
-            return transport_failure(error)
 
 
 class AsyncRows(PageReader, AsyncIterator[Row]):

@@ -20,7 +20,7 @@ from queryable_app.client.operations import Operations
 from queryable_app.client.options import ReadSettings, parse_options
 from queryable_app.client.rows import item_texts, parsed
 from queryable_app.client.scan import PAGE_ROWS, Scan, new_scan
-from queryable_app.client.sync_client import ThreadTransport, http_client
+from queryable_app.client.thread_transport import ThreadTransport, http_client
 from queryable_app.client.transport import TlsFiles, VerifiedNames, verification
 from queryable_app.client.windows import Target
 from queryable_app.commands.common import credentials, described_run, tls_files
