@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from ssl import SSLContext
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Final, Literal, Self, Unpack, overload
 
 from queryable_app.client.changes import Change, Following
 from queryable_app.client.credentials import bearer_token
@@ -32,8 +32,6 @@ from queryable_app.client.transport import (
 from queryable_app.client.windows import Time
 from queryable_app.wire.cursors import Order
 from queryable_app.wire.key_filter import RATE
-
-T = TypeVar("T")
 
 CONNECTIONS: Final = 64
 

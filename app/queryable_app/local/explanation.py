@@ -22,6 +22,13 @@ _DEFAULTS: Final = {field.name: field.default for field in NodeSettings.__datacl
 _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms"))
 
 
+_WIDTH: Final = {"long": 8, "double": 8, "boolean": 1, "timestamp": 8}
+_ENTRY: Final = {"string": "the text, the key and 3 bytes"} | {
+    name: f"the key and {1 + width} bytes" for name, width in _WIDTH.items()
+}
+"""The size of an index's entry for a row, by the type of the index."""
+
+
 def explanation(
     name: str, spec: TopicSpec, analysis: Mapping[str, Any], partitions: int | None, records: int | None
 ) -> dict[str, Any]:
@@ -30,7 +37,7 @@ def explanation(
     known: dict[str, Any] = {
         "name": name,
         "topic": {"name": spec.topic, "partitions": partitions, "records": records},
-        "kind": "latest" if aggregate is None else "aggregate",
+        "kind": "aggregate" if aggregate is not None else "latest" if spec.history is None else "history",
         "stages": list(_stages(spec, analysis)),
         "columns": analysis["columns"],
         "internalTopics": [],
@@ -49,6 +56,12 @@ def explanation(
             known["window"] = _window(aggregate.window)
     if spec.key_by:
         known["key"] = {"by": list(spec.key_by), "keyFormat": analysis["groupKeyFormat"]}
+    if spec.indexes:
+        known["indexes"] = [
+            {"name": index.name, "field": index.field, "type": index.type, "entry": _ENTRY[index.type]}
+            for index in spec.indexes
+        ]
+        unknown.append("the disk space of indexes: an entry for each row whose field has a value of the type")
     if is_rekeyed(spec):
         known["internalTopics"] = [{"name": internal_topic("<applicationId>"), "partitions": partitions}]
     known["placement"] = _placement(spec, partitions)
@@ -92,10 +105,17 @@ def _stages(spec: TopicSpec, analysis: Mapping[str, Any]) -> Iterator[dict[str, 
     elif spec.entries is not None:
         what_serve = f"stores all values of each key, in the order of {spec.entries.time_field}"
         yield {"where": "serve of each node", "what": what_serve}
+    elif spec.history is not None:
+        kept = f"its versions until {_duration(spec.history.retention_ms)} after their replacement"
+        yield {"where": "serve of each node", "what": f"stores the newest value of each key, and {kept}"}
     elif spec.aggregate is None:
         yield {"where": "serve of each node", "what": "stores the newest value of each key"}
     else:
         yield {"where": "serve of each node", "what": "folds the inputs of each group in offset order"}
+    if spec.indexes:
+        yield {"where": "serve of each node", "what": "writes the index entries of a row in the same batch"}
+    if spec.changes:
+        yield {"where": "serve of each node", "what": "logs the changes of the last day"}
 
 
 def _inputs(aggregate: AggregateSpec, analysis: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -211,19 +231,22 @@ def _lines(known: Mapping[str, Any]) -> Iterator[str]:
         yield from _section("Stored columns", [_stored_cells(each) for each in known["stored"]])
     if "window" in known:
         yield from _section("Window", [(name, str(value)) for name, value in known["window"].items()])
+    if "indexes" in known:
+        cells = [(i["name"], i["field"], i["type"], i["entry"]) for i in known["indexes"]]
+        yield from _section("Indexes (to change them makes a new revision)", cells)
     internal: list[tuple[str, ...]] = [
         (t["name"], f"{t['partitions'] or '?'} partitions") for t in known["internalTopics"]
     ]
     internal = internal or [("none",)]
     yield from _section("Internal topics", internal)
     place = known["placement"]
-    cells = [
+    placed = [
         ("nodes", str(place["nodes"])),
         ("replicas of each partition", str(place["replicasOfEachPartition"])),
     ]
     if place["atMostOnANode"] is not None:
-        cells.append(("replicas on a node", f"at most {place['atMostOnANode']} of {place['replicas']}"))
-    yield from _section("Placement", cells)
+        placed.append(("replicas on a node", f"at most {place['atMostOnANode']} of {place['replicas']}"))
+    yield from _section("Placement", placed)
     yield from _section("Estimates", list(_estimate_cells(known["estimates"])))
     yield from _section("Unknown", [(each,) for each in known["unknown"]])
 

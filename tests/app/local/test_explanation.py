@@ -76,6 +76,36 @@ def test_executors_are_named() -> None:
     assert known["stages"][0]["where"] == "rekey job: a driver and 2 executors"
 
 
+def test_indexes_say_what_an_entry_takes() -> None:
+    """Each index is named with its field, its type and the size of an entry, and serve's stage has them."""
+    indexes = [
+        {"name": "by-page", "field": "page", "type": "string"},
+        {"name": "by-views", "field": "stats.views", "type": "long"},
+    ]
+    known = explanation("v", spec(view={"indexes": indexes, "changes": True}), analysis(), 6, 100)
+
+    assert known["indexes"][1] == {
+        "name": "by-views",
+        "field": "stats.views",
+        "type": "long",
+        "entry": "the key and 9 bytes",
+    }
+    assert [stage["what"] for stage in known["stages"]][-2:] == [
+        "writes the index entries of a row in the same batch",
+        "logs the changes of the last day",
+    ]
+    assert "  by-views  stats.views  long    the key and 9 bytes" in as_text(known)
+
+
+def test_history_says_how_long_versions_stay() -> None:
+    """A view with history is explained as one."""
+    history = spec(view={"kind": "history", "history": {"retention": "30d"}})
+    known = explanation("v", history, analysis(), 6, 100)
+
+    assert known["kind"] == "history"
+    assert "its versions until 30d after their replacement" in known["stages"][-1]["what"]
+
+
 def test_estimates_follow_from_the_topic() -> None:
     """A node reads its share of all replicas; a row has the header and a place for each column."""
     view = spec({"columns": [COUNT]}, replicas=2, standbyReplicas=1)
