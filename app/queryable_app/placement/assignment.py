@@ -157,9 +157,11 @@ def next_placement(
         joining = [o for o in building if (partition, o) in caught_up]
         # If all replicas are lost, they stay listed, because no other node has the data.
         serving = present + joining or list(previous.serving[partition])
-        staying.append([o for o in target if o in serving])
-        hydrating.append([o for o in target if o not in serving])
         proven = {o for o in present if (partition, o) in caught_up}
+        # What is being built may be complete before a replica that is only listed has any data.
+        kept = [] if proven or joining else [o for o in building if o not in target and o in desired.nodes]
+        staying.append([o for o in target if o in serving])
+        hydrating.append([o for o in target if o not in serving] + kept)
         leaving.append(_replicas_to_keep([o for o in serving if o not in target], proven, len(target)))
     level_active_replicas(staying, desired.nodes)
 

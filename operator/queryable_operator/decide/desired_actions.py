@@ -184,6 +184,7 @@ def _apply_pods(pass_: ReconcilePass, live: LiveRevision, record: RevisionRecord
     nodes = Plan(
         apply=(wanted, *_larger_claims(view, live)), node_updates=tuple(_node_updates(view, live, record))
     )
+    inputs = pass_.placement_inputs(live.number)
     apply = _merge([nodes, apply_rekey_job(pass_.observed, view, live, record, pass_.settings)])
     if view.suspended or pass_.view.suspended:  # from the first pass after the change on
         return apply
@@ -192,7 +193,7 @@ def _apply_pods(pass_: ReconcilePass, live: LiveRevision, record: RevisionRecord
             apply,
             _restart_next_pod(pass_, view, live, record, wanted),
             _replace_lost_pods(pass_, view, live, record),
-            Plan(delete=tuple(placements.orphaned_claims(view, live, record.placement))),
+            Plan(delete=tuple(placements.orphaned_claims(view, live, record.placement, inputs))),
         ]
     )
 

@@ -163,8 +163,12 @@ def blocking_objects(
         yield Ref("Pod", pod.name)
 
 
-def orphaned_claims(view: View, live: LiveRevision, placement: Placement) -> Iterator[Ref]:
+def orphaned_claims(
+    view: View, live: LiveRevision, placement: Placement, placement_inputs: PlacementInputs
+) -> Iterator[Ref]:
     """Yield the volume claims of pods that the revision no longer has."""
+    if _may_be_outdated(live, placement, placement_inputs):
+        return
     pods = max(live.layout.pods_with(len(placement.addresses)), view.spec.replicas, live.replicas)
     for index in sorted(live.claims):
         if index >= pods and index not in live.pods:
@@ -183,7 +187,8 @@ def _may_be_outdated(live: LiveRevision, placement: Placement, placement_inputs:
 
 
 def all_nodes_reported(live: LiveRevision, now: float) -> bool:
-    return live.nodes <= _reporting_nodes(live, now) and len(live.pods) >= live.replicas
+    """Return whether every node has reported. Without a pod none has: a user may have scaled the StatefulSet to nothing."""
+    return bool(live.pods) and live.nodes <= _reporting_nodes(live, now) and len(live.pods) >= live.replicas
 
 
 def _reporting_nodes(live: LiveRevision, now: float) -> set[int]:

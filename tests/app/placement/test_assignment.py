@@ -289,6 +289,18 @@ def test_only_replica_stays_listed_on_a_lost_node() -> None:
     assert next_placement(waiting, desired, {(0, 1)}).serving == ((1,),)
 
 
+def test_what_is_built_for_a_lost_replica_stays_until_another_one_has_caught_up() -> None:
+    """A node that comes back without data takes nothing from the node that builds its replica."""
+    first = place(2, 2, 1)
+    waiting = next_placement(first, DesiredPlacement(addresses(2), 1, lost=frozenset({1})), {(0, 0)})
+    assert (waiting.serving, waiting.hydrating) == (((0,), (1,)), ((), (0,)))
+
+    back = DesiredPlacement(addresses(2), 1)
+    assert next_placement(waiting, back, {(0, 0)}) is waiting
+    assert next_placement(waiting, back, {(0, 0), (1, 1)}).hydrating == ((), ())
+    assert next_placement(waiting, back, {(0, 0), (1, 0)}).serving[1] == (1, 0)
+
+
 @given(PARTITIONS, st.integers(2, 8), st.integers(1, 8), st.integers(1, 3))
 def test_reverted_change_copies_nothing(partitions: int, before: int, after: int, replicas: int) -> None:
     """A reverted change uses the replicas that are still there."""

@@ -109,6 +109,21 @@ def test_rebuilt_placement_waits_for_every_node() -> None:
     assert planned.status is None or planned.status["placementEpoch"] == 7
 
 
+def test_rebuilt_placement_deletes_no_volume() -> None:
+    """While no pod exists, a volume that a rebuilt placement does not name may have the only replica: it stays, and so does the
+    epoch in status, until nodes have reported."""
+    pods = [ref for ref in standing().children if ref.kind == "Pod"]
+    observed = changed(without(made_from_nothing(), *pods), replicas=1)
+    stateful_set = Ref("StatefulSet", "users-r1")
+    scaled = edited(observed, stateful_set, lambda live: live["spec"].update(replicas=0))
+    volumes = [ref for ref in scaled.children if ref.kind == "PersistentVolumeClaim"]
+    planned = plan(scaled, SETTINGS)
+
+    assert len(volumes) > 1
+    assert not [ref for ref in planned.delete if ref in volumes]
+    assert planned.status is None or planned.status["placementEpoch"] == 7
+
+
 def test_rebuilt_placement_yields_to_the_nodes_placement() -> None:
     """The first report of a node replaces a rebuilt placement by the node's."""
     observed = replace(made_from_nothing(), node_statuses=standing().node_statuses)
