@@ -90,13 +90,14 @@ def test_object_of_another_owner_is_unchanged(running: Running) -> None:
 def test_unsupported_spec_is_reported_and_blocks_no_other(running: Running) -> None:
     """The operator reports a spec that the schema accepts and this version does not support; other resources continue."""
     running.start()
-    running.apply("wrong", key={"format": "avro"})
+    record = {"type": "record", "name": "Key", "fields": []}
+    running.apply("wrong", key={"format": "avro", "schemaFrom": {"inline": json.dumps(record)}})
     running.apply("right")
     running.settled("right")
     text = running.namespace.kubectl("get", "qt", "wrong", "--output", "json")
     conditions = {c["type"]: c for c in json.loads(text)["status"]["conditions"]}
     assert conditions["SpecValid"]["status"] == "False"
-    assert "spec.key.format" in conditions["SpecValid"]["message"]
+    assert "spec.key.schemaFrom" in conditions["SpecValid"]["message"]
 
 
 def test_refused_request_causes_an_event(running: Running) -> None:

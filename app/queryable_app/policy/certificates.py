@@ -7,7 +7,6 @@ certificate of its client: it sends what it has read of it, and the other node t
 from __future__ import annotations
 
 import json
-import ssl
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -76,8 +75,8 @@ class Certificate:
 _PARTS: Final = ("subject", "commonName", "names", "until")
 
 
-def certificate_of(shown: Mapping[str, Any]) -> Certificate:
-    """Return what rules can compare of a verified certificate, as Python's `ssl` shows it."""
+def certificate_of(shown: Mapping[str, Any], until: float) -> Certificate:
+    """Return what rules can compare of a verified certificate, as Python's `ssl` shows it. `until` is when it expires."""
     subject = shown.get("subject", ())
     common_names = [value for part in subject for name, value in part if name == "commonName"]
     written = ",".join("+".join(_attribute(*each) for each in part) for part in reversed(subject))
@@ -85,7 +84,7 @@ def certificate_of(shown: Mapping[str, Any]) -> Certificate:
         written if len(written) <= _SUBJECT_CHARS_MAX else "",
         common_names[0] if len(common_names) == 1 and len(common_names[0]) <= _SUBJECT_CHARS_MAX else None,
         tuple(_names(shown)),
-        float(ssl.cert_time_to_seconds(shown["notAfter"])),
+        until,
     )
 
 

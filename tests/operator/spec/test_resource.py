@@ -73,7 +73,7 @@ def test_view_can_follow_an_earlier_spec() -> None:
         ({"replicas": 2, "standbyReplicas": 2}, "spec.standbyReplicas: 2 standby replicas need at least 3 nodes"),
         ({"view": {"kind": "history", "ttl": "1d"}}, "spec.view.ttl: rows of a view with history do not expire"),
         ({"view": {"ttl": "0s"}}, "spec.view.ttl: a row that expires at once can never be read"),
-        ({"key": {"format": "avro"}}, "spec.key.format: 'avro' is not in this version"),
+        ({"key": {"format": "avro"}}, "spec.key.schemaFrom: avro keys need one"),
         ({"auth": {"jwt": {"jwksUrl": "https://a"}}}, "spec.auth.rules: is empty"),
         ({"tls": {"clientAuth": "require"}}, "spec.tls.clientAuth: require needs spec.tls.secretRef"),
         ({"ingest": {"batch": "1s"}}, "spec.ingest.batch: Spark's Real-Time Mode takes no batch under 5s"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable
+from ssl import cert_time_to_seconds
 from typing import Any, ClassVar, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -177,7 +178,7 @@ class AuthLane(FastLane):
         super().connection_made(transport)
         shown = self.client_certificate if self.gate.uses_certificates else None
         if shown:
-            self.certificate = certificate_of(shown)
+            self.certificate = certificate_of(shown, float(cert_time_to_seconds(shown["notAfter"])))
             self.heads = self.verified_heads = self.verified_heads.of_certificate(self.certificate)
 
     def data_received(self, data: bytes) -> None:
