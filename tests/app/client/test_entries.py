@@ -102,7 +102,7 @@ def qtopic(*arguments: str) -> Result:
 def test_command_prints_a_table(node: Served) -> None:
     """`qtopic entries` prints a row for each entry, with its time and a column for each field."""
     result = qtopic("entries", "é", "--url", node.url, "--from", "2026-11-22T12:08", "--to", str(TIMES[9]))
-    heads, *lines = [line.split() for line in result.output.splitlines()]
+    heads, *lines = [line.split() for line in result.stdout.splitlines()]
     assert heads == ["KEY", "TIME", "n", "s"]
     assert lines == [["é", "2026-11-22T12:08:00.000Z", "8", "x,8"]]
 
@@ -110,18 +110,18 @@ def test_command_prints_a_table(node: Served) -> None:
 def test_command_prints_json_and_csv(node: Served) -> None:
     """With --json it prints the nodes' own items, and with --csv the key, the time and the fields."""
     options = ("entries", "a/b", "--url", node.url, "--order", "desc", "--limit", "2")
-    lines = qtopic(*options, "--json").output.splitlines()
+    lines = qtopic(*options, "--json").stdout.splitlines()
     assert [json.loads(line)["time"] for line in lines] == [
         "2026-11-22T12:09:00.000Z",
         "2026-11-22T12:08:00.000Z",
     ]
-    assert qtopic(*options, "--csv", "--fields", "s,n").output.splitlines() == [
+    assert qtopic(*options, "--csv", "--fields", "s,n").stdout.splitlines() == [
         "key,time,s,n",
         'a/b,2026-11-22T12:09:00.000Z,"x,9",9',
         'a/b,2026-11-22T12:08:00.000Z,"x,8",8',
     ]
     every = qtopic("entries", "--url", node.url, "--all", "--json")
-    assert len(every.output.splitlines()) == 40
+    assert len(every.stdout.splitlines()) == 40
 
 
 def test_command_names_a_wrong_time(node: Served) -> None:

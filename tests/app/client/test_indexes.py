@@ -116,20 +116,20 @@ def qtopic(*arguments: str) -> Result:
 def test_commands_print_tables(node: Served) -> None:
     """`qtopic index` prints the rows that the index finds, and `qtopic top` those with the greatest values."""
     found = qtopic("index", "by-author", "--eq", "ada", "--fields", "views", "--url", node.url)
-    assert [line.split() for line in found.output.splitlines()] == [
+    assert [line.split() for line in found.stdout.splitlines()] == [
         ["KEY", "views"],
         ["a-0", "0"],
         ["a-2", "2"],
     ]
     top = qtopic("top", "by-views", "-k", "1", "--url", node.url)
-    assert top.output.splitlines()[1].split()[0] == "a-3"
+    assert top.stdout.splitlines()[1].split()[0] == "a-3"
     groups = qtopic("index", "by-author", "--groups", "--from", "a", "--url", node.url)
-    assert [line.split() for line in groups.output.splitlines()] == [
+    assert [line.split() for line in groups.stdout.splitlines()] == [
         ["COUNT", "value"],
         ["2", "ada"],
         ["1", "bo"],
     ]
-    lines = qtopic("index", "by-author", "--groups", "--json", "--url", node.url).output.splitlines()
+    lines = qtopic("index", "by-author", "--groups", "--json", "--url", node.url).stdout.splitlines()
     assert lines[1] == '{"value":"ada","count":2}'
     refused = qtopic("index", "by-author", "--groups", "--where", "views > 1", "--url", node.url)
     assert (refused.exit_code, "leave --where" in refused.output) == (2, True)

@@ -128,7 +128,7 @@ def qtopic(*arguments: str) -> Result:
 def test_command_prints_a_table(node: Served) -> None:
     """`qtopic range` prints a row for each key, with a column for each field."""
     result = qtopic("range", "--from", "user-02", "--to", "user-04", "--fields", "n,big", "--url", node.url)
-    lines = [line.split() for line in result.output.splitlines()]
+    lines = [line.split() for line in result.stdout.splitlines()]
     assert lines == [
         ["KEY", "n", "big"],
         ["user-02", "2", "9007199254740993.10"],
@@ -139,7 +139,7 @@ def test_command_prints_a_table(node: Served) -> None:
 def test_command_prints_json_as_nodes_write_it(node: Served) -> None:
     """With --json it prints the nodes' own items, one on each line; no number changes. `--all` has no limit."""
     result = qtopic("scan", "--where", "n in (3, 4)", "--desc", "--all", "--json", "--url", node.url)
-    first, second = result.output.splitlines()
+    first, second = result.stdout.splitlines()
     assert f'"value":{VALUES["user-04"].decode()}' in first
     assert json.loads(second)["key"] == "user-03"
 
@@ -149,13 +149,13 @@ def test_command_prints_csv(node: Served) -> None:
     result = qtopic(
         "prefix", "user-0", "--where", "n <= 1", "--csv", "--fields", "n,inner,x", "--url", node.url
     )
-    assert result.output.splitlines() == [
+    assert result.stdout.splitlines() == [
         "key,n,inner,x",
         '''user-00,0,"{""name"": ""O'Hara, \\""0\\"""", ""list"": [1.50]}",''',
         '''user-01,1,"{""name"": ""O'Hara, \\""1\\"""", ""list"": [1.50]}",''',
     ]
     whole = qtopic("range", "--to", "u", "--csv", "--url", node.url)
-    assert whole.output.splitlines() == ["key,value", "text,no object"]
+    assert whole.stdout.splitlines() == ["key,value", "text,no object"]
 
 
 @pytest.mark.parametrize(

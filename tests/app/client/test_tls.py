@@ -154,7 +154,7 @@ def test_command_line_takes_flags_and_variables(tmp_path: Path) -> None:
         run = CliRunner()
         for arguments, environ in ((get + flags, {}), (get, variables)):
             done = run.invoke(qtopic, arguments, env=environ)
-            assert (done.exit_code, done.output) == (0, '{"n":1}\n'), done.output
+            assert (done.exit_code, done.stdout) == (0, '{"n":1}\n'), done.output
         without = run.invoke(qtopic, [*get, "--ca", str(files["ca"])])
         assert without.exit_code != 0
         assert "certificate" in without.output

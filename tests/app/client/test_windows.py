@@ -160,7 +160,7 @@ def test_command_prints_a_table(node: Served) -> None:
     """`qtopic windows` prints a row for each window, with a column for each aggregate."""
     result = qtopic("windows", "[b]", "--url", node.url, "--from", "2026-11-22T12:08", "--limit", "2")
 
-    heads, *lines = [line.split() for line in result.output.splitlines()]
+    heads, *lines = [line.split() for line in result.stdout.splitlines()]
     assert heads == ["KEY", "START", "END", "FINAL", "n", "total", "first", "last"]
     assert lines == [
         ["[b]", "2026-11-22T12:08:00.000Z", "2026-11-22T12:09:00.000Z", "yes", "1", "null", "null", "null"],
@@ -172,14 +172,14 @@ def test_command_prints_json_lines(node: Served) -> None:
     """With --json it prints the nodes' own items, one on each line."""
     result = qtopic("windows", "--url", node.url, "--desc", "--limit", "1", "--json")
 
-    (line,) = result.output.splitlines()
+    (line,) = result.stdout.splitlines()
     assert (result.exit_code, json.loads(line)["window"]["start"]) == (0, "2026-11-22T12:10:00.000Z")
 
 
 def test_command_prints_the_best_windows(node: Served) -> None:
     """`qtopic top` prints the best window first, as a table or as the node's own answer."""
     result = qtopic("top", "total", "--url", node.url, "-k", "2")
-    heads, *lines = [line.split() for line in result.output.splitlines()]
+    heads, *lines = [line.split() for line in result.stdout.splitlines()]
     assert heads == ["KEY", "START", "END", "FINAL", "n", "total", "first", "last"]
     assert [line[-3] for line in lines] == ["9", "7"]
 

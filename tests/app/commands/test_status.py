@@ -15,7 +15,7 @@ def lines_of(*urls: str) -> list[str]:
     options = [option for url in urls for option in ("--url", url)]
     done = CliRunner().invoke(status_command, options, env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
-    return done.output.splitlines()
+    return done.stdout.splitlines()
 
 
 def test_workers_are_shown_with_their_pod(tmp_path: Path) -> None:
