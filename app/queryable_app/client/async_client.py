@@ -21,7 +21,7 @@ from queryable_app.client.operations import Operations
 from queryable_app.client.options import ReadOptions, ReadSettings, parse_options
 from queryable_app.client.reads import ChangesReader, PageReader, Reads, operations_for
 from queryable_app.client.rows import Group, Row, Unknown, Written
-from queryable_app.client.scan import PAGE_ROWS, Scan, new_scan
+from queryable_app.client.scan import Scan
 from queryable_app.client.selection import Fields, selection_parameters
 from queryable_app.client.session import SessionPositions
 from queryable_app.client.task_transport import AsyncTransport
@@ -73,7 +73,7 @@ class AsyncChanges(ChangesReader, AsyncIterator[Change]):
         return change
 
 
-class _Reads(Reads[AsyncRows, AsyncChanges]):
+class _Reads(Reads[AsyncRows, AsyncChanges, AsyncIterator[Group]]):
     """Run each read of a client or a session."""
 
     def __init__(
@@ -208,25 +208,6 @@ class _Reads(Reads[AsyncRows, AsyncChanges]):
         path, bounds = index_target(name, eq, start, stop, "/count")
         target = path, [*bounds, *selection_parameters(where)]
         return await self._run(self._operations.index_count(target, settings, self._positions))
-
-    def index_groups(
-        self,
-        name: str,
-        *,
-        start: IndexValue | None = None,
-        stop: IndexValue | None = None,
-        order: Order = "asc",
-        limit: int | None = None,
-        **options: Unpack[ReadOptions],
-    ) -> AsyncIterator[Group]:
-        """Return an iterator over the values of an index from `start` up to, and without, `stop`, each with its number of rows.
-
-        for group in articles.index_groups("by-author"): print(group.value, group.count)  # asyncio: async for
-        """
-        target = index_target(name, None, start, stop, "/groups")
-        return self._groups(
-            new_scan(lambda _: target, self._settings(options), order, limit, PAGE_ROWS, False)
-        )
 
     async def _groups(self, scan: Scan) -> AsyncIterator[Group]:
         while not scan.ended:

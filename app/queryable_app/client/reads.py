@@ -23,6 +23,7 @@ from queryable_app.wire.cursors import Order
 
 RowsT = TypeVar("RowsT")
 ChangesT = TypeVar("ChangesT")
+GroupsT = TypeVar("GroupsT")
 
 
 def operations_for(url: str | Sequence[str], clock: Callable[[], float]) -> Operations:
@@ -60,8 +61,8 @@ class ChangesReader:
         return self._following.read_to
 
 
-class Reads(ABC, Generic[RowsT, ChangesT]):
-    """Check the options of each read, and start scans and feeds, whose iterators are of types `RowsT` and `ChangesT`."""
+class Reads(ABC, Generic[RowsT, ChangesT, GroupsT]):
+    """Check the options of each read, and start scans and feeds, whose iterators are of the types in brackets."""
 
     def __init__(
         self, operations: Operations, defaults: ReadSettings, positions: SessionPositions | None = None
@@ -142,6 +143,25 @@ class Reads(ABC, Generic[RowsT, ChangesT]):
         target = index_target(name, eq, start, stop)
         scan = new_scan(lambda _: target, settings, order, limit, page_rows, partial, selection)
         return self._from_cursor(scan, cursor)
+
+    def index_groups(
+        self,
+        name: str,
+        *,
+        start: IndexValue | None = None,
+        stop: IndexValue | None = None,
+        order: Order = "asc",
+        limit: int | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> GroupsT:
+        """Return an iterator over the values of an index from `start` up to, and without, `stop`, each with its number of rows.
+
+        for group in articles.index_groups("by-author"): print(group.value, group.count)  # with asyncio: async for
+        """
+        target = index_target(name, None, start, stop, "/groups")
+        return self._groups(
+            new_scan(lambda _: target, self._settings(options), order, limit, PAGE_ROWS, False)
+        )
 
     def history(
         self,
@@ -259,6 +279,10 @@ class Reads(ABC, Generic[RowsT, ChangesT]):
     @abstractmethod
     def _changes(self, following: Following) -> ChangesT:
         """Return an iterator over changes."""
+
+    @abstractmethod
+    def _groups(self, scan: Scan) -> GroupsT:
+        """Return an iterator over the values of an index."""
 
     @abstractmethod
     def _rows(self, scan: Scan) -> RowsT:
