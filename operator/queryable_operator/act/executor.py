@@ -21,7 +21,7 @@ from typing import Any, Final
 from queryable_operator.act.cluster import Cluster, ClusterError
 from queryable_operator.act.node_certificates import stepped
 from queryable_operator.act.nodes import NodeRefused, Nodes
-from queryable_operator.act.observer import Observation, Observer, is_owned, revision_of
+from queryable_operator.act.observer import Observation, Observer, revision_of
 from queryable_operator.act.topics import CleanupResult, Topics
 from queryable_operator.act.watch_cache import ResourceKey
 from queryable_operator.build.children import WANTED_ANNOTATION
@@ -29,7 +29,7 @@ from queryable_operator.build.policies import certificate_secret, token_secret
 from queryable_operator.decide.actions import CertificateWork, Event, NodeUpdate, Plan, TopicDeletion
 from queryable_operator.decide.drift import difference
 from queryable_operator.spec import names
-from queryable_operator.spec.observed import Manifest, Ref
+from queryable_operator.spec.observed import Manifest, Ref, is_owned
 from queryable_operator.spec.resource import identity_of
 
 _TOKEN_BYTES: Final = 32

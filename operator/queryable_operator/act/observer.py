@@ -32,6 +32,7 @@ from queryable_operator.spec.observed import (
     Observed,
     Ref,
     TopicObservation,
+    is_owned,
 )
 from queryable_operator.spec.pods import PodIndex, PodLayout
 
@@ -229,10 +230,6 @@ class Observer:
         spec = resource["spec"]
         bootstrap_servers = spec["kafka"]["bootstrapServers"]
         return await self.topics.seen(self.key[0], bootstrap_servers, settings.config, spec["topic"])
-
-
-def is_owned(live: Manifest, uid: str) -> bool:
-    return any(owner.get("uid") == uid for owner in live["metadata"].get("ownerReferences") or ())
 
 
 def revision_of(view: str, ref: Ref) -> int | None:

@@ -28,7 +28,7 @@ from queryable_operator.act.node_certificates import StoredCertificates, host_na
 from queryable_operator.act.watch_cache import ResourceKey
 from queryable_operator.spec import names
 from queryable_operator.spec.certificates import NodeCertificate, names_service
-from queryable_operator.spec.observed import Ref
+from queryable_operator.spec.observed import Ref, is_owned
 
 _SECONDS: Final = 30.0
 
@@ -78,7 +78,7 @@ class ViewSecrets:
         live = await self._cluster.get("Secret", self._namespace, name)
         if live is None:
             return SeenSecrets()
-        if not any(owner.get("uid") == uid for owner in live["metadata"].get("ownerReferences") or ()):
+        if not is_owned(live, uid):
             return SeenSecrets(conflict=Ref("Secret", name))
         stored = stored_certificates(live)
         return SeenSecrets(stored, None if stored is None else stored.described())

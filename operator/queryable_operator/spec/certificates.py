@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from queryable_operator.spec import names
+
 LIFE_SECONDS: Final = 365 * 86_400.0
 TRUST_SECONDS: Final = 3600.0
 """How long nodes trust the next certificate before it is shown. A kubelet brings a changed Secret within minutes."""
@@ -54,7 +56,7 @@ def names_service(host_names: Collection[str], namespace: str, view: str) -> boo
     """
     known = [_without_domain(each.lower()) for each in host_names]
     within = [name for name in known if name.endswith(".svc") or not {".", ":"} & set(name)]
-    service = (view, f"{view}.{namespace}", f"{view}.{namespace}.svc")
+    service = names.service_names(namespace, view)
     wildcards = (f"*.{namespace}", f"*.{namespace}.svc")
     return bool(known) and (not within or not {*service, *wildcards}.isdisjoint(known))
 

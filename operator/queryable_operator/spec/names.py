@@ -117,10 +117,16 @@ def node_tls_name(namespace: str, view: str) -> str:
     return f"nodes.{view}.{namespace}.{GROUP}"
 
 
-def service_hosts(namespace: str, view: str, cluster_domain: str) -> tuple[str, ...]:
-    """Return the names by which clients in the cluster call the view's Service, the whole one first."""
+def service_names(namespace: str, view: str) -> tuple[str, str, str]:
+    """Return the names of the view's Service within the cluster, without the cluster's domain, the longest first."""
     within = f"{view}.{namespace}"
-    return f"{within}.svc.{cluster_domain}", f"{within}.svc", within, view
+    return f"{within}.svc", within, view
+
+
+def service_hosts(namespace: str, view: str, cluster_domain: str) -> tuple[str, ...]:
+    """Return all names by which clients in the cluster call the view's Service, the whole one first."""
+    longest, *others = service_names(namespace, view)
+    return f"{longest}.{cluster_domain}", longest, *others
 
 
 def volume_claim(view: str, revision: int, index: int) -> str:

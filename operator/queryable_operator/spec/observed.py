@@ -19,6 +19,11 @@ Manifest = Mapping[str, Any]
 """A Kubernetes object."""
 
 
+def is_owned(live: Manifest, uid: str) -> bool:
+    """Return whether an object has the resource with this uid as an owner."""
+    return any(owner.get("uid") == uid for owner in live["metadata"].get("ownerReferences") or ())
+
+
 @dataclass(frozen=True, slots=True)
 class Ref:
     """Identify an object in the resource's namespace."""

@@ -228,8 +228,8 @@ def test_kubernetes_replaces_the_pod_after_a_change() -> None:
 
 
 def test_keys_of_certificates_are_in_serve_alone() -> None:
-    """Of the Secrets with keys of TLS and of tokens, serve alone has the keys. The rekey job has the CA of the nodes, which it
-    calls, and ingest has nothing."""
+    """Serve alone has the keys in the Secrets of TLS and of tokens. The rekey job has the CA of the nodes, which it calls, and
+    ingest has nothing."""
     jwt = {"jwt": {"secretRef": {"name": "jwt", "key": "hmac"}}, "rules": [{"allow": ["read"]}]}
     of = word_count(tls={"secretRef": {"name": "users-tls"}}, auth=jwt)
     node, job = (template["spec"] for template in node_and_job(of))
