@@ -12,7 +12,7 @@ import http.client
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -85,15 +85,18 @@ def _apply(directory: Path, rows: int, entries: bool) -> float:
     return spent
 
 
-def _applied(directory: Path, quick: bool) -> Iterator[Result]:
+def applied(
+    bench: str, kind: str, directory: Path, quick: bool, apply: Callable[[Path, int, bool], float]
+) -> Iterator[Result]:
+    """Measure the CPU of a store for each row, of latest values and of the other `kind` in turns."""
     found: dict[bool, list[float]] = {False: [], True: []}
     for round in range(1 if quick else 5):
-        for entries in (False, True):
+        for other in (False, True):
             rows = 20_000 if quick else 200_000
-            found[entries].append(_apply(directory / f"{round}-{entries}", rows, entries))
-    latest, of_entries = median(found[False]), median(found[True])
-    yield Result("entries", "apply, latest values", {"CPU µs a row": latest})
-    yield Result("entries", "apply, entries", {"CPU µs a row": of_entries, "ratio": of_entries / latest})
+            found[other].append(apply(directory / f"{round}-{other}", rows, other))
+    latest, of_kind = median(found[False]), median(found[True])
+    yield Result(bench, "apply, latest values", {"CPU µs a row": latest})
+    yield Result(bench, f"apply, {kind}", {"CPU µs a row": of_kind, "ratio": of_kind / latest})
 
 
 def _fill(node: Served, rows: int, entries: bool) -> None:
@@ -122,6 +125,20 @@ def rate(connection: http.client.HTTPConnection, target: Callable[[int], str], s
     return requests / (time.perf_counter() - began)
 
 
+Case = tuple[str, Callable[[int], str], http.client.HTTPConnection]
+"""A read: its name, its n-th target, and the connection to the node."""
+
+
+def in_turns(bench: str, cases: Sequence[Case], rounds: int, seconds: float) -> Iterator[Result]:
+    """Measure the rate of each read, in rounds."""
+    rates: dict[str, list[float]] = {name: [] for name, _, _ in cases}
+    for _ in range(rounds):
+        for name, target, connection in cases:
+            rates[name].append(rate(connection, target, seconds))
+    for name, found in rates.items():
+        yield Result(bench, name, {"requests/s": median(found), "ms": 1000 / median(found)})
+
+
 def _reads(directory: Path, quick: bool) -> Iterator[Result]:
     with (
         served(directory / "entries", partitions=1, view=VIEW) as of_entries,
@@ -134,12 +151,7 @@ def _reads(directory: Path, quick: bool) -> Iterator[Result]:
             connections.append(http.client.HTTPConnection("127.0.0.1", node.port, timeout=60))
         cases = [(name, target, connections[0]) for name, target in READS.items()]
         cases += [(name, target, connections[1]) for name, target in LATEST.items()]
-        rates: dict[str, list[float]] = {name: [] for name, _, _ in cases}
-        for _ in range(rounds):
-            for name, target, connection in cases:
-                rates[name].append(rate(connection, target, seconds))
-        for name, found in rates.items():
-            yield Result("entries", name, {"requests/s": median(found), "ms": 1000 / median(found)})
+        yield from in_turns("entries", cases, rounds, seconds)
 
 
 def _hydration(directory: Path, records: int, rounds: int) -> Iterator[Result]:
@@ -159,6 +171,6 @@ def _hydration(directory: Path, records: int, rounds: int) -> Iterator[Result]:
 
 
 def measure(directory: Path, quick: bool) -> Iterator[Result]:
-    yield from _applied(directory / "apply", quick)
+    yield from applied("entries", "entries", directory / "apply", quick, _apply)
     yield from _reads(directory / "reads", quick)
     yield from _hydration(directory, 200_000 if quick else 1_000_000, 1 if quick else 3)

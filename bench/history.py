@@ -13,8 +13,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.entries import KEYS, LARGE_ENTRIES, LARGE_KEY, SLICE_ROWS, START_MS, key, rate, value
-from bench.harness import Result, median
+from bench.entries import (
+    KEYS,
+    LARGE_ENTRIES,
+    LARGE_KEY,
+    SLICE_ROWS,
+    START_MS,
+    applied,
+    in_turns,
+    key,
+    value,
+)
+from bench.harness import Result
 from queryable_app.config.history import HistorySpec
 from queryable_app.serve.store.shared_memory import SharedMemory
 from queryable_app.serve.store.store import Store
@@ -73,17 +83,6 @@ def _apply(directory: Path, rows: int, history: bool) -> float:
     return spent
 
 
-def _applied(directory: Path, quick: bool) -> Iterator[Result]:
-    found: dict[bool, list[float]] = {False: [], True: []}
-    for round in range(1 if quick else 5):
-        for history in (False, True):
-            rows = 20_000 if quick else 200_000
-            found[history].append(_apply(directory / f"{round}-{history}", rows, history))
-    latest, with_history = median(found[False]), median(found[True])
-    yield Result("history", "apply, latest values", {"CPU µs a row": latest})
-    yield Result("history", "apply, history", {"CPU µs a row": with_history, "ratio": with_history / latest})
-
-
 def _fill(node: Served, rows: int) -> None:
     numbered = [(key(n), n) for n in range(rows)] + [(LARGE_KEY, rows + n) for n in range(LARGE_ENTRIES)]
     for start in range(0, len(numbered), SLICE_ROWS):
@@ -106,14 +105,9 @@ def _reads(directory: Path, quick: bool) -> Iterator[Result]:
         for name, target in NEWEST.items():
             cases += [(f"{name}, history", target, connections[0])]
             cases += [(f"{name}, latest beside", target, connections[1])]
-        rates: dict[str, list[float]] = {name: [] for name, _, _ in cases}
-        for _ in range(rounds):
-            for name, target, connection in cases:
-                rates[name].append(rate(connection, target, seconds))
-        for name, found in rates.items():
-            yield Result("history", name, {"requests/s": median(found), "ms": 1000 / median(found)})
+        yield from in_turns("history", cases, rounds, seconds)
 
 
 def measure(directory: Path, quick: bool) -> Iterator[Result]:
-    yield from _applied(directory / "apply", quick)
+    yield from applied("history", "history", directory / "apply", quick, _apply)
     yield from _reads(directory / "reads", quick)

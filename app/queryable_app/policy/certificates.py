@@ -24,7 +24,7 @@ from queryable_app.wire.checked import Malformed, field, list_of, optional, text
 
 _SUBJECT_CHARS_MAX: Final = 1024
 _NAMES_CHARS_MAX: Final = 2048
-"""Of all alternative names together; those behind are left out."""
+"""The most characters of all alternative names together. The names behind are left out."""
 _ENCODED_BYTES_MAX: Final = 16_384
 _UNTIL_MAX: Final = 1e12
 

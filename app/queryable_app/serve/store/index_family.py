@@ -122,31 +122,23 @@ class IndexFamily:
         for key, stored in new.items():
             values, wrong = NONE if stored is None else of_row(stored)
             old = before.get(key)
-            if old is None:
-                if stored is None or not (values or wrong):
-                    continue
-                expiry = expiry_of(stored)
-                for value in values:
+            values_before, wrong_before = NONE if old is None else of_row(old)
+            if not (values or wrong or values_before or wrong_before):
+                continue
+            expiry = expiry_of(stored or b"")
+            same_expiry = old is not None and expiry == expiry_of(old)
+            for value in values_before:
+                if value not in values:
+                    removed.append(value + key)
+                    entries[value[0]] -= 1
+            for value in values:
+                if value not in values_before:
                     entries[value[0]] += 1
-                    added[value + key] = expiry
-            else:
-                values_before, wrong_before = of_row(old)
-                if not (values or wrong or values_before or wrong_before):
+                elif same_expiry:
                     continue
-                expiry = expiry_of(stored or b"")
-                same_expiry = expiry == expiry_of(old)
-                for value in values_before:
-                    if value not in values:
-                        removed.append(value + key)
-                        entries[value[0]] -= 1
-                for value in values:
-                    if value not in values_before:
-                        entries[value[0]] += 1
-                    elif same_expiry:
-                        continue
-                    added[value + key] = expiry
-                for number in wrong_before:
-                    mistyped[number] -= 1
+                added[value + key] = expiry
+            for number in wrong_before:
+                mistyped[number] -= 1
             for number in wrong:
                 mistyped[number] += 1
             changed = True

@@ -129,7 +129,7 @@ def test_large_tokens_are_refused(node: Served, size: int, shape: str) -> None:
 
 
 def test_verified_tokens_are_bounded(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of very many good tokens the latest are remembered, and each of them is answered."""
+    """The latest of very many good tokens are remembered, and each of them is answered."""
     from queryable_app.serve.auth import authenticator
 
     monkeypatch.setattr(authenticator, "TOKENS_MAX", 50)
