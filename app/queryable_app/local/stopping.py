@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 
-class Stopped(BaseException):
-    """The run was requested to end. No Exception, so that no handler swallows it on the way out."""
+class Stopped(KeyboardInterrupt):
+    """The run was requested to end. No Exception, so that no handler swallows it on the way out.
+
+    asyncio lets KeyboardInterrupt alone out of its callbacks; it would log any other and go on.
+    """
 
 
 class StopRequest:
@@ -36,7 +40,7 @@ class StopRequest:
         if not self._requested:  # only once: no signal interrupts the way out
             self._requested = True
             if not self._deferred:
-                raise Stopped
+                _raise_stopped_outside_of_callbacks()
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
@@ -52,3 +56,16 @@ class StopRequest:
         """Raise Stopped again if it was lost: the interpreter drops exceptions that a signal raises inside its callbacks."""
         if self._requested:
             raise Stopped
+
+
+def _raise_stopped_outside_of_callbacks() -> None:
+    """Raise Stopped, in a running event loop as its next callback: the callback that it interrupts could swallow it."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise Stopped from None
+    loop.call_soon_threadsafe(_raise_stopped)
+
+
+def _raise_stopped() -> None:
+    raise Stopped

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 
@@ -60,3 +61,28 @@ def test_signal_handlers_are_restored() -> None:
         pass
 
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_signal_ends_an_event_loop_whatever_it_interrupts() -> None:
+    """A client's callback that takes every exception for a broken connection does not swallow the stop request."""
+
+    async def call_kafka() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except BaseException as e:
+            raise ConnectionError("the socket is broken") from e
+        await asyncio.Event().wait()
+
+    with StopRequest.on_signals(), pytest.raises(Stopped):
+        asyncio.run(call_kafka())
+
+
+def test_signal_wakes_an_event_loop_that_waits() -> None:
+    """A stop request that arrives while nothing happens in the event loop ends it at once."""
+
+    async def wait() -> None:
+        asyncio.get_running_loop().run_in_executor(None, os.kill, os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    with StopRequest.on_signals(), pytest.raises(Stopped):
+        asyncio.run(wait())
