@@ -2,7 +2,8 @@
 
 Strategy: a decoder that is made for the fields of the indexes reads them, and skips the rest of the value. What it refuses, such
 as a lone surrogate or an object in place of a number, is parsed as a whole. A field that is absent or null has no entry. A field
-of another type than its index has none either, and is counted: the row itself stays readable.
+of another type than its index has none either, and is counted: the row itself stays readable. Rows that are plain are taken
+together, one index after the other, with less CPU than one by one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 
 from queryable_app.config.indexes import IndexSpec, canonical_text
 from queryable_app.wire.disk_format import ROW_HEADER_SIZE, TOMBSTONE
-from queryable_app.wire.index_keys import ENCODERS, NotOfType
+from queryable_app.wire.index_keys import COLUMN_ENCODERS, ENCODERS, NotOfType
 
 Render = Callable[[bytes], bytes]
 
@@ -72,6 +73,11 @@ class RowIndexes:
             for number, index in enumerate(indexes)
         ]
         self._all: Entries = ((), tuple(range(len(indexes))))
+        self._columns = [
+            (head, member, COLUMN_ENCODERS[indexes[number].type])
+            for number, head, member, _, _ in self._fields
+        ]
+        self._nested = any(len(index.path) > 1 for index in indexes)
 
     def entries(self, stored: bytes) -> Entries:
         """Return the entries of a row."""
@@ -85,6 +91,37 @@ class RowIndexes:
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return self._parsed(value)
         return self._found(document)
+
+    def entries_by_column(self, rows: Sequence[tuple[bytes, bytes]]) -> list[dict[bytes, bytes]] | None:
+        """Return for each index the entries of these rows, by on-disk key and stored bytes, with their expiry. None: a row is
+        not plain, and `entries` has to look at each."""
+        if self._nested:
+            return None
+        render, start, never = self._render, ROW_HEADER_SIZE, _NEVER
+        plain = [row for row in rows if not row[1][0] & TOMBSTONE]
+        values = [stored[start:] for _, stored in plain]
+        if render is not None:
+            values = [render(value) for value in values]
+        try:
+            documents = list(map(self._decode, values))
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return None
+        keys = [key for key, _ in plain]
+        expiries = [b"" if (expiry := stored[_EXPIRY]) == never else expiry for _, stored in plain]
+        columns: list[dict[bytes, bytes]] = []
+        for head, member, encode in self._columns:
+            found, of, expire = list(map(member, documents)), keys, expiries
+            if None in found:
+                present = [number for number, value in enumerate(found) if value is not None]
+                found = [found[number] for number in present]
+                of, expire = [keys[number] for number in present], [expiries[number] for number in present]
+            try:
+                encoded = encode(found)
+            except NotOfType:
+                return None
+            entries = [head + value + key for value, key in zip(encoded, of, strict=True)]
+            columns.append(dict(zip(entries, expire, strict=True)))
+        return columns
 
     def _found(self, document: Any) -> Entries:
         values: list[bytes] = []

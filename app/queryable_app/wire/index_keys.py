@@ -13,8 +13,9 @@ import json
 import math
 import re
 import struct
+from collections.abc import Callable
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
 
 from queryable_app.config.indexes import IndexType
 from queryable_app.wire.times import parse_time, to_iso
@@ -94,6 +95,40 @@ ENCODERS: Final = {
     "boolean": encode_boolean,
     "timestamp": encode_timestamp,
 }
+
+
+def _encode_strings(values: list[Any]) -> list[bytes]:
+    """Encode texts. Raises NotOfType too if one is long or has a NUL, which `encode_string` takes."""
+    try:
+        raw = [str.encode(value, "utf-8", "surrogatepass") for value in values]
+    except TypeError:
+        raise NotOfType from None
+    if max(map(len, raw), default=0) > TEXT_BYTES_MAX or b"\0" in b"".join(raw):
+        raise NotOfType
+    return [text + TEXT_END for text in raw]
+
+
+def _encode_longs(values: list[Any]) -> list[bytes]:
+    if not {int}.issuperset(map(type, values)):
+        raise NotOfType
+    if values and (min(values) < _LONG_MIN or max(values) > _LONG_MAX):
+        raise NotOfType
+    pack = _LONG.pack
+    return [pack(value + _SIGN) for value in values]
+
+
+def _one_by_one(encode: Callable[[object], bytes]) -> Callable[[list[Any]], list[bytes]]:
+    return lambda values: list(map(encode, values))
+
+
+COLUMN_ENCODERS: Final[dict[IndexType, Callable[[list[Any]], list[bytes]]]] = {
+    "string": _encode_strings,
+    "long": _encode_longs,
+    "double": _one_by_one(encode_double),
+    "boolean": _one_by_one(encode_boolean),
+    "timestamp": _one_by_one(encode_timestamp),
+}
+"""Encode the values of many rows as `ENCODERS` do, or raise NotOfType if one has to be looked at alone."""
 
 _WIDTHS: Final[dict[IndexType, int]] = {"long": 8, "double": 8, "boolean": 1, "timestamp": 8}
 

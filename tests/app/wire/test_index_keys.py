@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from queryable_app.config.indexes import IndexSpec, IndexType
 from queryable_app.wire.disk_format import Row, encode_row
-from queryable_app.wire.index_entries import RowIndexes
+from queryable_app.wire.index_entries import RowIndexes, expiry_of
 from queryable_app.wire.index_keys import (
     ENCODERS,
     TEXT_BYTES_MAX,
@@ -196,6 +196,52 @@ def test_entries_are_those_that_a_parser_of_the_whole_value_finds(
     except ValueError:  # a lone surrogate that is not escaped
         expected = (), tuple(range(len(specs)))
     assert RowIndexes(specs).entries(stored(text)) == expected
+
+
+@given(
+    documents=st.lists(OBJECTS | LEAVES, max_size=4),
+    plain=st.lists(st.tuples(st.text(max_size=3), LONGS | st.none()), max_size=4),
+    types=st.lists(st.sampled_from(TYPES), min_size=2, max_size=2),
+    expires_ms=st.sampled_from([0, 5]),
+)
+def test_columns_have_the_entries_of_each_row(
+    documents: list[Any], plain: list[tuple[str, int | None]], types: list[IndexType], expires_ms: int
+) -> None:
+    """Rows that are taken by column have the entries and expiries that each has alone, or are refused."""
+    indexes = RowIndexes([IndexSpec("by-user", "user", types[0]), IndexSpec("by-n", "n", types[1])])
+    values = [*documents, *({"user": user, "n": n} for user, n in plain)]
+    rows = [
+        (b"%d" % number, encode_row(Row(1, 1, expires_ms, json.dumps(value).encode())))
+        for number, value in enumerate(values)
+    ]
+    rows.append((b"deleted", stored(None)))
+    columns = indexes.entries_by_column(rows)
+    if columns is not None:
+        alone = [(key, row, indexes.entries(row)) for key, row in rows]
+        assert not any(wrong for _, _, (_, wrong) in alone)
+        assert {entry: expiry for column in columns for entry, expiry in column.items()} == {
+            value + key: expiry_of(row) for key, row, (found, _) in alone for value in found
+        }
+
+
+@pytest.mark.parametrize(
+    ("odd", "by_column"),
+    [
+        (b'{"user": "bo", "n": 1}', True),
+        (b'{"n": null}', True),
+        (b'{"user": "b\\u0000", "n": 1}', False),
+        (b'{"user": "%b", "n": 1}' % (b"y" * (TEXT_BYTES_MAX + 1)), False),
+        (b'{"user": 1, "n": 1}', False),
+        (b'{"user": "bo", "n": 9223372036854775808}', False),
+        (b'{"user": "bo", "n": true}', False),
+        (b"not JSON", False),
+    ],
+)
+def test_rows_beside_an_odd_one_are_taken_one_by_one(odd: bytes, by_column: bool) -> None:
+    """A row whose field is of another type, or a text with a rare form, makes its slice be refused by column."""
+    indexes = RowIndexes([IndexSpec("by-user", "user", "string"), IndexSpec("by-n", "n", "long")])
+    rows = [(b"a", stored(b'{"user": "ada", "n": 2}')), (b"b", stored(odd))]
+    assert (indexes.entries_by_column(rows) is not None) == by_column
 
 
 @pytest.mark.parametrize(

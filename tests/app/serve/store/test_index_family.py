@@ -129,6 +129,31 @@ def test_entries_follow_the_rows_while_a_store_is_filled(
         store.close()
 
 
+@pytest.mark.parametrize("odd", ["bo", 7, "b\0"])
+def test_slice_of_new_and_replaced_rows_has_all_entries(tmp_path: Path, odd: Any) -> None:
+    """Of a slice that adds, replaces and deletes many rows, the index has the entries and the counts of the rows."""
+    store = Store.open(
+        tmp_path,
+        Identity("a", "b", 0),
+        SharedMemory(8, 8),
+        RowIndexes([IndexSpec(each["name"], each["field"], "string") for each in INDEXES[:1]]),
+    )
+
+    def puts(numbers: range, user: Any) -> list[tuple[bytes, bytes]]:
+        return [(b"%02d" % n, encode_row(Row(n, 1, n % 2 * 9, value_of(user, n)))) for n in numbers]
+
+    store.apply(puts(range(20), "ada"), ReplicaState(1))
+    store.apply(
+        [*puts(range(10, 40), "bo"), *puts(range(39, 41), odd)],
+        ReplicaState(2),
+        deletes=[b"%02d" % n for n in (*range(5), 90)],
+    )
+    wrong = sum(len(store.index.indexes.entries(row)[1]) for _, row in store.rows())
+    assert entries(store) == expected_entries(store)
+    assert store.index.counts.by_name() == {"by-user": (len(entries(store)), wrong)}
+    store.close()
+
+
 @pytest.mark.parametrize(
     "change",
     [
