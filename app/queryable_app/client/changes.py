@@ -20,6 +20,7 @@ from queryable_app.client.placement_map import PlacementMap
 from queryable_app.client.rows import key_of
 from queryable_app.client.selection import selection_parameters
 from queryable_app.wire.json_text import read_document, read_stored
+from queryable_app.wire.times import parse_time
 
 WAIT_SECONDS: Final = 10.0
 """How long a node waits for the first change of a page."""
@@ -38,6 +39,10 @@ class Change:
     timestamp: int
     compacted: bool
     """It stands for all changes of its key that the view does not have any more."""
+    window_start_ms: int | None = None
+    """When the window starts that changed, in ms since 1970, in a view with windows."""
+    window_end_ms: int | None = None
+    """When it ends; None if it was deleted."""
 
 
 @dataclass(slots=True)
@@ -93,6 +98,7 @@ class Following:
 
     def _change(self, line: Mapping[str, Any]) -> Change:
         partition, offset = int(line["partition"]), int(line["offset"])
+        window = line.get("window", {})
         return Change(
             key_of(line),
             line["value"],
@@ -101,6 +107,8 @@ class Following:
             offset,
             int(line["timestamp"]),
             offset < self.compacted_until.get(partition, 0),
+            _time(window.get("start")),
+            _time(window.get("end")),
         )
 
 
@@ -111,6 +119,10 @@ def new_following(
     if key is not None and prefix is not None:
         raise InvalidRequest("prefix: is given beside key", "follow one key, or the keys with a prefix")
     return Following(key, prefix, selection_parameters(where), start, turn, read_to=start)
+
+
+def _time(text: str | None) -> int | None:
+    return None if text is None else parse_time(text)
 
 
 def _decoded(line: bytes) -> Any:

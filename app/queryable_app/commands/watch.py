@@ -84,6 +84,8 @@ def watch_command(
 def _json(change: Change) -> str:
     fields = {"key": change.key, "value": change.value, "deleted": change.deleted}
     where = {"partition": change.partition, "offset": change.offset, "timestamp": change.timestamp}
+    if change.window_start_ms is not None:
+        fields["window"] = {name: to_iso(time_ms) for name, time_ms in _window(change).items()}
     return json.dumps(fields | where, ensure_ascii=False, default=_base64)
 
 
@@ -95,4 +97,10 @@ def _base64(value: object) -> str:
 def _text(change: Change) -> str:
     key = change.key if isinstance(change.key, str) else _base64(change.key)
     value = "(deleted)" if change.deleted else json.dumps(change.value, ensure_ascii=False, default=_base64)
-    return f"{to_iso(change.timestamp)}  {key}  {value}"
+    window = "".join([f"  {to_iso(time_ms)}" for time_ms in _window(change).values()])
+    return f"{to_iso(change.timestamp)}  {key}{window}  {value}"
+
+
+def _window(change: Change) -> dict[str, int]:
+    times = {"start": change.window_start_ms, "end": change.window_end_ms}
+    return {name: time_ms for name, time_ms in times.items() if time_ms is not None}

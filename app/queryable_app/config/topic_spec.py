@@ -186,8 +186,6 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
         )
     if parsed.key_by:
         _check_rekeyed(parsed, "has view.keyBy")
-    if parsed.changes:
-        _check_changes(parsed)
     if (
         parsed.auth is not None
         and parsed.auth.uses_certificates
@@ -254,17 +252,6 @@ def _check_rekeyed(spec: TopicSpec, it: str) -> None:
         raise SpecError(
             f"spec.onBadRecord: DeadLetter is not in this version for a view that {it}; use Skip or Fail"
         )
-
-
-def _check_changes(spec: TopicSpec) -> None:
-    """Refuse the change feed of a view whose rows do not change one for each record."""
-    path = "spec.view.changes"
-    if spec.aggregate is not None and spec.aggregate.window is not None:
-        raise SpecError(
-            f"{path}: a view with windows has no change feed in this version; leave the field out"
-        )
-    if spec.key_by:
-        raise SpecError(f"{path}: a view with keyBy has no change feed in this version; leave the field out")
 
 
 def _value(value: Mapping[str, Any]) -> tuple[ValueFormat, str | None]:

@@ -1,6 +1,7 @@
 """Define the change log on disk: what a replica keeps of the changes of its rows, in the order of their offsets.
 
-Strategy: a change is the row as it was stored, a tombstone too, under the offset of the record that caused it. The log lies in
+Strategy: a change is the row as it was stored, a tombstone too, under the offset of the record that caused it. A record may cause
+several, such as one for each window that it counts in; they are numbered, and read together. The log lies in
 the column family `meta`, in the WriteBatch of the rows. It is complete from its *start* on: every change with that offset or a
 greater one is there. Old changes leave it at the front, and the start moves.
 """
@@ -17,6 +18,7 @@ START_KEY: Final = b"changes-from"
 """The entry with the log's start. Absent: 0."""
 
 _OFFSET: Final = struct.Struct(">Q")
+_NUMBER: Final = struct.Struct(">I")
 _HEAD: Final = struct.Struct(">QI")  # time, length of the key
 
 
@@ -35,8 +37,10 @@ class Mark(NamedTuple):
         return self.until >= 0
 
 
-def entry_key(offset: int) -> bytes:
-    return FIRST + _OFFSET.pack(offset)
+def entry_key(offset: int, number: int = 0) -> bytes:
+    """Return the key of an entry. `number` tells the changes of one offset apart."""
+    key = FIRST + _OFFSET.pack(offset)
+    return key + _NUMBER.pack(number) if number else key
 
 
 def offset_of(key: bytes) -> int:

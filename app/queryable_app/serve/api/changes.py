@@ -10,6 +10,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from queryable_app.aggregates.window_keys import first_key, group_prefix, split_window_key
 from queryable_app.errors import Failure, Reason, invalid
 from queryable_app.serve.api.access import KeyAccess, key_access
 from queryable_app.serve.api.guard import CHANGES_PATH as PATH
@@ -36,6 +37,7 @@ from queryable_app.serve.reads.change_events import (
     id_event,
     is_deleted,
     to_objects,
+    windows_to_objects,
 )
 from queryable_app.serve.reads.change_feed import ChangeFeed, Compacted
 from queryable_app.serve.reads.change_sources import ChangeSources
@@ -43,7 +45,8 @@ from queryable_app.serve.reads.change_tail import ChangeTail, Chunk
 from queryable_app.serve.reads.log_ends import LogEnds
 from queryable_app.serve.reads.point import Reads
 from queryable_app.serve.reads.row_filter import row_filter
-from queryable_app.serve.reads.row_selection import SELECTION, parse_row_selection
+from queryable_app.serve.reads.row_selection import SELECTION, RowSelection, parse_row_selection
+from queryable_app.serve.reads.window_rows import window_renderer
 from queryable_app.wire.change_log import Mark
 from queryable_app.wire.change_positions import BadPositions, decode_positions, encode_positions
 from queryable_app.wire.http_text import (
@@ -113,7 +116,7 @@ class _Feeds:
         self._sources = ChangeSources(reads)
         self._ends = LogEnds(reads)
         self._tail = ChangeTail(self._sources, self._ends)
-        self._objects = to_objects(reads.node.codec, reads.node.render)
+        self._objects = _to_objects(reads.node, RowSelection())
         self._encoded: tuple[Sequence[Mark], str] = (), ""
         """The marks of the client that was answered last, and their id."""
         reads.node.listeners.append(self._tail.wake)
@@ -139,7 +142,7 @@ class _Feeds:
         return RowStream(self._events(latest, marks, wanted), _STREAM_HEADERS + self._reads.identity, EVENTS)
 
     def _wanted(self, values: Parameters, access: KeyAccess) -> _Wanted:
-        codec = self._node.codec
+        node, codec = self._node, self._node.codec
         key, prefix = key_parameter(values, "key", codec), single(values, "prefix")
         partitions: Collection[int] = range(self._reads.replicas.partitions)
         tests: list[Keep] = []
@@ -147,21 +150,22 @@ class _Feeds:
             raise invalid("prefix", "is given beside key", "send one of them")
         if key is not None:
             partitions = self._reads.partitioning.partitions_of(codec.to_record(key))
-            tests.append(lambda row: row[0] == key)
+            tests.append(_has_key(node, key))
         if prefix is not None:
             if codec.width:
                 raise invalid("prefix", f"{codec.format} keys are numbers", "follow one key, or all of them")
             head = codec.from_base64url(prefix) if keys_are_base64url(values) else as_bytes(prefix)
-            tests.append(lambda row: row[0].startswith(head))
+            start = head if node.windows is None else group_prefix(head)
+            tests.append(lambda row: row[0].startswith(start))
         access.applied = True
         if access.limited:  # such keys are the same on the disk and in records
-            tests.append(lambda row: access.allows(row[0]))
+            tests.append(lambda row: access.allows(_key_of(node, row[0])))
         selection = parse_row_selection(values)
-        rows = row_filter(self._node, selection.where)
+        rows = row_filter(node, selection.where)
         if rows is not None:
             tests.append(lambda row: is_deleted(row) or rows.matches(row[2], 0))
         keep: Keep | None = (lambda row: all(test(row) for test in tests)) if tests else None
-        objects = to_objects(codec, selection.render(self._node.render)) if selection.fields else None
+        objects = _to_objects(node, selection) if selection.fields else None
         return _Wanted(partitions, keep, objects)
 
     def _given_marks(self, begin: str) -> Sequence[Mark] | None:
@@ -251,6 +255,26 @@ class _Feeds:
         if each.text is None:
             each.text = change_events(self._objects(each.rows))
         return each.text
+
+
+def _to_objects(node: Node, selection: RowSelection) -> ToObjects:
+    spec = node.spec.aggregate
+    if spec is None or node.windows is None:
+        return to_objects(node.codec, selection.render(node.render))
+    whole = window_renderer(spec, node.windows)
+    return windows_to_objects(node.codec, selection.render(whole) or whole, node.windows)
+
+
+def _has_key(node: Node, key: bytes) -> Keep:
+    """Return the function that tells whether a row is of this key."""
+    if node.windows is None:
+        return lambda row: row[0] == key
+    start = first_key(key)
+    return lambda row: row[0].startswith(start)
+
+
+def _key_of(node: Node, stored_key: bytes) -> bytes:
+    return stored_key if node.windows is None else split_window_key(stored_key)[0]
 
 
 def _replaced(beyond: Mapping[int, int]) -> Failure:

@@ -72,9 +72,15 @@ _WINDOW: Final = _object(
 _ENTRY: Final = _object({"key": _KEY, "time": _TIME, "value": _ANY, **_WHERE}, keyEncoding=_ENCODING)
 _ENTRIES_PAGE: Final = _object({"items": _list_of(_ENTRY), "cursor": _CURSOR, **_COVERAGE})
 _CHANGE: Final = _object(
+    {"key": _KEY, "value": _ANY, **_WHERE},
+    keyEncoding=_ENCODING,
+    deleted={"const": True},
+    window=_object({"start": _TIME}, end=_TIME),
+)
+_VERSION: Final = _object(
     {"key": _KEY, "value": _ANY, **_WHERE}, keyEncoding=_ENCODING, deleted={"const": True}
 )
-_VERSIONS_PAGE: Final = _object({"items": _list_of(_CHANGE), "cursor": _CURSOR, **_COVERAGE})
+_VERSIONS_PAGE: Final = _object({"items": _list_of(_VERSION), "cursor": _CURSOR, **_COVERAGE})
 _COMPACTED: Final = _object({"compacted": _object({"partition": _COUNT, "from": _COUNT, "until": _COUNT})})
 _NEXT: Final = _object({"next": {"type": "string"}})
 _WINDOWS_PAGE: Final = _object({"items": _list_of(_WINDOW), "cursor": _CURSOR, **_COVERAGE})
@@ -146,7 +152,7 @@ PAGE: Final[Responses] = {
 VERSIONS: Final[Responses] = {
     200: {
         "description": "A page of versions, or a stream with one version a line.",
-        "content": {JSON: {"schema": _VERSIONS_PAGE}, NDJSON: {"schema": _CHANGE}},
+        "content": {JSON: {"schema": _VERSIONS_PAGE}, NDJSON: {"schema": _VERSION}},
     }
 }
 WINDOWS: Final[Responses] = {

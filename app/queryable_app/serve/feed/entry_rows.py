@@ -50,7 +50,7 @@ class EntryRows:
         entries = [entry for of_key in puts.values() for entry in of_key]
         if not deleted:
             return Changes(entries, without_value, clock=clock)
-        deletes: list[bytes] = []
+        deletes: dict[bytes, bytes] = {}
         ranges: list[tuple[bytes, bytes]] = []
         for key in sorted(deleted):
             of_key = entries_of(key)
@@ -61,5 +61,5 @@ class EntryRows:
             if len(some) > _DELETED_SINGLY_MAX:
                 ranges.append(of_key)
             else:
-                deletes += some
+                deletes |= dict.fromkeys(some, deleted[key])
         return Changes(entries, without_value, deletes, clock, deleted_ranges=ranges)

@@ -1,8 +1,9 @@
 """Keep the latest value under another key than the record key: of all record keys that have this key now, the newest record.
 
 Strategy: a record takes the row of its record key away from the key that it had before, and puts its own. Rows that are not
-the newest of their key are hidden (wire/hidden_rows.py), and the next one is shown when the shown one goes. Rows, hidden rows and
-source positions change in one write. Which rows there are follows from the source positions alone, so all replicas agree.
+the newest of their key are hidden (wire/hidden_rows.py), and the next one is shown when the shown one goes. The offset of a row
+is that of the record that made its key show it. Rows, hidden rows and source positions change in one write. Which rows there are
+follows from the source positions alone, so all replicas agree.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from queryable_app.aggregates.states import StateError
 from queryable_app.policy.source_positions import SourcePositions
 from queryable_app.serve.feed.slices import Changes
 from queryable_app.serve.store.store import Store
-from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE
+from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE, Row, encode_row
 from queryable_app.wire.envelopes import HEADER_SIZE, Envelope, decode_envelope
 from queryable_app.wire.hidden_rows import (
     Place,
@@ -68,17 +69,19 @@ class KeyedRows:
         removed = 0
         for disk_key, stored, envelope, content in new:
             place = _place_of(disk_key, envelope, content)
+            offset: int = ROW_HEADER.unpack_from(stored)[1]
+            moves.offset, moves.timestamp_ms = offset, envelope.timestamp_ms
             if content.kind == LEFT:
                 removed += moves.remove(place)
                 continue
-            offset: int = ROW_HEADER.unpack_from(stored)[1]
             row = ROW_HEADER.pack(0, offset, envelope.timestamp_ms, 0) + content.value
             version = Version(envelope.timestamp_ms, envelope.partition, envelope.offset)
             moves.put(place, Place(version, disk_key), row)
         left = sum(content.kind == LEFT for _, _, _, content in new)
         skipped = len(rows) - len(new) + left - removed
-        puts, deletes = moves.rows.changes()
-        return Changes(puts, removed, deletes, sources=sources, skipped=skipped, entries=moves.entries())
+        return Changes(
+            moves.puts(), removed, moves.deletes, sources=sources, skipped=skipped, entries=moves.entries()
+        )
 
 
 def _place_of(disk_key: bytes, envelope: Envelope, content: KeyedContent) -> bytes:
@@ -107,10 +110,6 @@ class _Overlay:
             self.load((key,))
         return self._loaded[key]
 
-    def changes(self) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
-        puts = [(key, value) for key, value in self.changed.items() if value is not None]
-        return puts, [key for key, value in self.changed.items() if value is None]
-
 
 class _Moves:
     """Apply the records of one slice in their order."""
@@ -120,6 +119,10 @@ class _Moves:
         self._entries = _Overlay(store.multi_get_entries)
         self._hidden: dict[bytes, dict[bytes, bytes | None]] = defaultdict(dict)  # by the prefix of a key
         self._store = store
+        self.offset = self.timestamp_ms = 0
+        """Of the record that is applied."""
+        self.deletes: dict[bytes, bytes] = {}
+        """The deleted rows, with their tombstones."""
 
     def load(self, records: Iterable[tuple[bytes, bytes]]) -> None:
         """Read what the records will need in two calls. Each is the entry of its place, and its key."""
@@ -130,6 +133,9 @@ class _Moves:
         self._entries.load(places)
         before = [decode_place(found).disk_key for place in places if (found := self._entries.get(place))]
         self._entries.load(map(shown_key, {*keys, *before}))
+
+    def puts(self) -> list[tuple[bytes, bytes]]:
+        return [(key, row) for key, row in self.rows.changed.items() if row is not None]
 
     def entries(self) -> list[tuple[bytes, bytes | None]]:
         hidden = [each for changed in self._hidden.values() for each in changed.items()]
@@ -179,10 +185,13 @@ class _Moves:
         entry = self._first_hidden(disk_key) if shown.others else None
         if entry is None:
             self.rows.changed[disk_key] = self._entries.changed[shown_key(disk_key)] = None
+            self.deletes[disk_key] = encode_row(Row(self.offset, self.timestamp_ms, 0, None))
             return
         key, row = entry
         self._hidden[hidden_prefix(disk_key)][key] = None
-        self._show(disk_key, Shown(hidden_version(key), True), row)
+        flags, _, timestamp_ms, expiry_ms = ROW_HEADER.unpack_from(row)
+        header = ROW_HEADER.pack(flags, self.offset, timestamp_ms, expiry_ms)
+        self._show(disk_key, Shown(hidden_version(key), True), header + row[ROW_HEADER_SIZE:])
 
     def _shown(self, disk_key: bytes) -> Shown | None:
         found = self._entries.get(shown_key(disk_key))
@@ -199,6 +208,7 @@ class _Moves:
         self._entries.changed[shown_key(disk_key)] = encode_shown(shown)
         if row is not None:
             self.rows.changed[disk_key] = row
+            self.deletes.pop(disk_key, None)
 
     def _hide(self, disk_key: bytes, version: Version, row: bytes | None) -> None:
         """Put a hidden row, or delete it if there is none."""

@@ -2,11 +2,14 @@
 
 Strategy: a slice is logged whole or not at all. A replica that hydrates from the topic meets changes that are older than the log
 retains. It does not log these as long as the log is empty, and notes where its log starts.
+
+A row that the view deletes becomes a tombstone. So a reader that catches up from rows learns of the deletion too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import time_ns
 from typing import Final
@@ -35,7 +38,7 @@ class LoggedChanges:
         self, store: Store, rows: Sequence[tuple[bytes, bytes]], source_times: Sequence[int] | None = None
     ) -> Changes:
         changes = self.view.changes(store, rows, source_times)
-        puts = list(changes.puts)
+        puts = [*changes.puts, *changes.deletes.items()]
         if not puts:
             return changes
         now = self.now()
@@ -44,14 +47,21 @@ class LoggedChanges:
         entries: list[tuple[bytes, bytes | None]] = list(changes.entries)
         if newest_ms >= now - CHANGES_RETENTION_MS or store.has_change_log():
             entries += [
-                (
-                    change_log.entry_key(offset),
-                    # A time in the future would keep all that follow.
-                    change_log.encode_entry(min(timestamp_ms, now), disk_key, stored),
+                # A time in the future would keep all that follow.
+                (entry_key, change_log.encode_entry(min(timestamp_ms, now), disk_key, stored))
+                for entry_key, (disk_key, stored), (_, _, timestamp_ms, _) in zip(
+                    _entry_keys([offset for _, offset, _, _ in headers]), puts, headers, strict=True
                 )
-                for (disk_key, stored), (_, offset, timestamp_ms, _) in zip(puts, headers, strict=True)
             ]
         else:
             start = 1 + max(offset for _, offset, _, _ in headers)
             entries.append((change_log.START_KEY, change_log.encode_start(start)))
-        return changes._replace(puts=puts, entries=entries)
+        return changes._replace(puts=puts, deletes={}, entries=entries)
+
+
+def _entry_keys(offsets: Sequence[int]) -> Iterator[bytes]:
+    """Return the keys of entries with these offsets, of which some may be the same."""
+    seen: Counter[int] = Counter()
+    for offset in offsets:
+        yield change_log.entry_key(offset, seen[offset])
+        seen[offset] += 1

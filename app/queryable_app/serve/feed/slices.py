@@ -13,8 +13,9 @@ What rows change in the store depends on the view: `LatestRows` puts them as the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 from queryable_app.aggregates.clock import Clock
@@ -65,7 +66,8 @@ class Changes(NamedTuple):
     puts: Iterable[tuple[bytes, bytes]]
     tombstones: int
     """How many of the rows have no value."""
-    deletes: Iterable[bytes] = ()
+    deletes: Mapping[bytes, bytes] = MappingProxyType({})
+    """The stored keys whose rows are deleted, each with the tombstone of the record that deletes it."""
     clock: Clock | None = None
     sources: SourcePositions | None = None
     """How far a rekeyed view then is in its source topic."""

@@ -22,7 +22,7 @@ from queryable_app.serve.feed.aggregate_slices import AggregateRows, BeginGroupi
 from queryable_app.serve.feed.slices import Changes, View
 from queryable_app.serve.store.store import Store
 from queryable_app.wire.contributions import Contribution, types_of
-from queryable_app.wire.disk_format import ROW_HEADER
+from queryable_app.wire.disk_format import ROW_HEADER, TOMBSTONE, Row, encode_row
 
 _EXPIRY: Final = 3  # of the fields of a row header
 
@@ -74,7 +74,7 @@ class SessionRows:
     def changes(
         self, store: Store, rows: Sequence[tuple[bytes, bytes]], source_times: Sequence[int] | None = None
     ) -> Changes:
-        """Return the new sessions, and the keys of those that became part of others."""
+        """Return the new sessions, and the keys of those that became part of others, in this slice or before."""
         records = [(key, stored) for key, stored in rows if stored]
         dropped = len(rows) - len(records)
         if not records:
@@ -88,26 +88,32 @@ class SessionRows:
             pairs = zip(contributions, source_times, strict=True)
             taken = [each for each, shown in pairs if self._windows.take_at(clock, each[1][2], shown)]
         sessions = self._load(store, states, taken)
-        stored_keys = {window_key(key, each.start_ms) for key, found in sessions.items() for each in found}
+        gone: dict[bytes, bytes] = {}
         for key, (offset, timestamp_ms, event_ms, inputs) in taken:
-            session = self._joined(sessions[key], states, event_ms)
+            session, merged_away = self._joined(sessions[key], states, event_ms)
+            for start_ms in merged_away:
+                gone[window_key(key, start_ms)] = encode_row(Row(offset, timestamp_ms, 0, None))
             states.fold(session, offset, timestamp_ms, inputs)
         puts: list[tuple[bytes, bytes]] = []
         for key, found in sessions.items():
             for session in found:
                 disk_key = window_key(key, session.start_ms)
-                stored_keys.discard(disk_key)
+                gone.pop(disk_key, None)
                 if session.changed:
                     puts.append((disk_key, states.encode(session, self._windows.expiry(session.end_ms))))
-        return Changes(puts, dropped, stored_keys, clock)
+        return Changes(puts, dropped, gone, clock)
 
-    def _joined(self, sessions: list[Session], states: SessionStates, event_ms: int) -> Session:
-        """Return the session that a record belongs to, after merging those that it touches."""
+    def _joined(
+        self, sessions: list[Session], states: SessionStates, event_ms: int
+    ) -> tuple[Session, Sequence[int]]:
+        """Return the session that a record belongs to, after merging those that it touches, and the starts that are none any
+        more."""
         found = touching(sessions, event_ms, self._gap_ms)
         merging = sessions[found]
+        starts_ms = [each.start_ms for each in merging]
         session = states.merged(merging, *merged(merging, event_ms, self._gap_ms))
         sessions[found] = [session]
-        return session
+        return session, [start_ms for start_ms in starts_ms if start_ms != session.start_ms]
 
     def _load(
         self, store: Store, states: SessionStates, taken: Sequence[tuple[bytes, Contribution]]
@@ -127,6 +133,8 @@ class SessionRows:
         rows = store.rows(first_key(key), stop, reverse=True)
         try:
             for disk_key, stored in rows:
+                if stored[0] & TOMBSTONE:  # of a session that became part of another
+                    continue
                 end_ms = self._windows.end(ROW_HEADER.unpack_from(stored)[_EXPIRY])
                 if end_ms < first_ms:
                     break

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from time import time_ns
 from typing import Final
 
-from queryable_app.aggregates.rendering import Render, state_renderer
-from queryable_app.aggregates.session_states import state_of_session
+from queryable_app.aggregates.rendering import Render
 from queryable_app.serve.base.look_budget import LookBudget
 from queryable_app.serve.base.peer_frames import RawRow
 from queryable_app.serve.base.step_budget import ITEM_BYTES, PARSING_FACTOR, RENDERING_FACTOR, STEP_BYTES
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.scans import Batches
+from queryable_app.serve.reads.window_rows import window_renderer
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE
 from queryable_app.wire.version_keys import NOT_RETAINED
 from queryable_app.wire.where import Where
@@ -93,9 +93,6 @@ def row_filter(node: Node, where: Where | None) -> RowFilter | None:
         return None
     spec = node.spec.aggregate
     factor = PARSING_FACTOR if spec is None else RENDERING_FACTOR
-    if spec is None or node.windows is None or not node.windows.gap_ms:
+    if spec is None or node.windows is None:
         return RowFilter(where, node.render, factor, node.has_single_rows)
-    render, sessions = state_renderer(spec), spec
-    return RowFilter(
-        where, lambda stored: render(state_of_session(sessions, stored)), factor, rows_expire=False
-    )
+    return RowFilter(where, window_renderer(spec, node.windows), factor, rows_expire=False)

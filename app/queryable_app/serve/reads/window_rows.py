@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-from queryable_app.aggregates.rendering import state_renderer
+from queryable_app.aggregates.rendering import Render, state_renderer
 from queryable_app.aggregates.session_states import state_of_session
 from queryable_app.aggregates.window_keys import split_window_key
 from queryable_app.aggregates.windows import Windows
@@ -43,7 +43,7 @@ class WindowRows:
         self.windows = windows
         self._codec = codec
         self.spec = spec
-        self._render = state_renderer(spec)
+        self._render = window_renderer(spec, windows)
 
     def lines(
         self, progress: Sequence[ReplicaProgress], scattered: bool, fields: Projection | None = None
@@ -73,7 +73,7 @@ class WindowRows:
         return dict.fromkeys(marks, min(marks.values())) if scattered and marks else marks
 
     def _lines(self, batch: Sequence[RawRow], marks: Marks, fields: Projection | None) -> Iterator[Line]:
-        windows, codec, sessions = self.windows, self._codec, bool(self.windows.gap_ms)
+        windows, codec = self.windows, self._codec
         shown_group, shown_key = None, b""
         for disk_key, partition, stored in batch:
             flags, offset, timestamp_ms, expiry = ROW_HEADER.unpack_from(stored)
@@ -84,8 +84,7 @@ class WindowRows:
             if group != shown_group:
                 shown_group, shown_key = group, key_json(codec, codec.to_record(group))
             window = windows.window(start_ms, expiry, mark)
-            state = stored[ROW_HEADER_SIZE:]
-            value = self._render(state_of_session(self.spec, state) if sessions else state)
+            value = self._render(stored[ROW_HEADER_SIZE:])
             yield (
                 disk_key,
                 _ITEM
@@ -100,6 +99,12 @@ class WindowRows:
                     timestamp_ms,
                 ),
             )
+
+
+def window_renderer(spec: AggregateSpec, windows: Windows) -> Render:
+    """Return what makes JSON of what a window has stored, without its row header."""
+    render = state_renderer(spec)
+    return (lambda stored: render(state_of_session(spec, stored))) if windows.gap_ms else render
 
 
 @lru_cache(_TIMES_MAX)

@@ -7,7 +7,7 @@ It gets them in key order, so its position moves only when it has seen all of th
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from itertools import takewhile
 from typing import Final, NamedTuple
@@ -61,7 +61,7 @@ def log_start(store: Store) -> int:
 
 def _from_log(replica: Replica, position: int) -> Portion:
     entries = replica.store.entries(change_log.entry_key(position), change_log.END)
-    taken, ended = _take(entries)
+    taken, ended = _take(entries, change_log.offset_of)  # a mark is an offset
     rows: list[RawRow] = []
     for _, entry in taken:
         disk_key, stored = change_log.decode_entry(entry)
@@ -72,7 +72,7 @@ def _from_log(replica: Replica, position: int) -> Portion:
 def _from_rows(replica: Replica, mark: Mark) -> Portion:
     """Return the next rows whose last change the reader has missed. A later one is in the log when the reader gets there."""
     start = None if mark.after is None else mark.after + b"\0"
-    taken, ended = _take(replica.store.rows(start))
+    taken, ended = _take(replica.store.rows(start), bytes)
     rows = [
         (disk_key, replica.partition, stored)
         for disk_key, stored in taken
@@ -81,22 +81,24 @@ def _from_rows(replica: Replica, mark: Mark) -> Portion:
     return Portion(rows, Mark(mark.until) if ended else mark._replace(after=taken[-1][0]))
 
 
-def _take(entries: Generator[tuple[bytes, bytes], None, None]) -> tuple[Sequence[tuple[bytes, bytes]], bool]:
-    """Take as many entries as a portion has, and return whether they are all."""
+def _take(
+    entries: Generator[tuple[bytes, bytes], None, None], place: Callable[[bytes], object]
+) -> tuple[Sequence[tuple[bytes, bytes]], bool]:
+    """Take as many entries as a portion has, and return whether they are all. Entries at the same place stay together."""
     taken: list[tuple[bytes, bytes]] = []
     size = 0
     with closing(entries):
         for key, stored in entries:
+            if (len(taken) >= ENTRIES_MAX or size > BYTES_MAX) and place(key) != place(taken[-1][0]):
+                return taken, False
             taken.append((key, stored))
             size += len(stored)
-            if len(taken) == ENTRIES_MAX or size > BYTES_MAX:
-                return taken, False
     return taken, True
 
 
 def remove_old_changes(store: Store, before_ms: int) -> bool:
     """Remove changes from before this time, as many as a short call can. Return whether there may be more."""
-    taken, ended = _take(store.entries(change_log.FIRST, change_log.END))
+    taken, ended = _take(store.entries(change_log.FIRST, change_log.END), change_log.offset_of)
     old = list(takewhile(lambda each: change_log.time_of(each[1]) < before_ms, taken))
     if old:
         start = change_log.encode_start(change_log.offset_of(old[-1][0]) + 1)

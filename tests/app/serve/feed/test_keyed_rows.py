@@ -12,15 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from queryable_app.serve.feed import logged_changes
 from queryable_app.serve.node import Node
+from queryable_app.serve.store import replica_changes
 from queryable_app.serve.store.rekeyed_replica import RekeyedReplica
 from queryable_app.wire.disk_format import ROW_HEADER, decode_row
 from queryable_app.wire.hidden_rows import END, FIRST
 from queryable_app.wire.row_frames import ROW, SliceRow
+from tests.support.folded_changes import FoldedChanges, live_rows
 from tests.support.node import open_node, slice_payload
 from tests.support.rekeying_jobs import Message, ReplicaState, Run, Source, latest_values, start_run
 
 PARTITIONS = 3
+FOREVER_MS = 1 << 60
 PLACES_MAX = 2  # of the keys that a run remembers: fewer than there are
 
 RECORD_KEYS = (None, b"k1", b"k2", b"k3", b"k4")
@@ -50,8 +54,8 @@ MISSED_MOVE: list[tuple[Any, ...]] = [
 """The second job never sees the move to partition 2, since the source has compacted that record, and says nothing there."""
 
 
-def keyed_node(directory: Path) -> Node:
-    view = {"kind": "latest", "keyBy": ["email"]}
+def keyed_node(directory: Path, **more: Any) -> Node:
+    view = {"kind": "latest", "keyBy": ["email"], **more}
     return open_node(directory, PARTITIONS, view=view, settings={"group_key_format": "string"})
 
 
@@ -216,3 +220,43 @@ def test_moved_and_deleted_records_leave_nothing_behind(nodes: tuple[Node, Node]
         world.act(("produce", 0, *record, 0))
         world.settle()
     assert stored_in(nodes[0]) == [[] for _ in range(2 * PARTITIONS)]
+
+
+@pytest.fixture(scope="module")
+def logging_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Node]]:
+    opened = tuple([keyed_node(tmp_path_factory.mktemp("logs"), changes=True) for _ in range(2)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logged_changes, "CHANGES_RETENTION_MS", FOREVER_MS)
+        patch.setattr(replica_changes, "ENTRIES_MAX", 3)
+        yield opened[0], opened[1]
+    for node in opened:
+        node.replicas.close()
+
+
+@given(st.integers(0, 2**32), st.integers(1, 120))
+def test_changes_fold_to_the_rows(logging_nodes: tuple[Node, Node], seed: int, length: int) -> None:
+    """A reader that goes from replica to replica, and stays away for longer than the log is retained, has every row of a key
+    that moved, was deleted or is shown again."""
+    dice = random.Random(seed)
+    node, other = logging_nodes
+    world = World(node)
+    readers = [FoldedChanges() for _ in range(PARTITIONS)]
+    for partition in range(PARTITIONS):
+        other.replicas.by_partition[partition].rebuild()
+    for _ in range(length):
+        world.act(drawn(dice))
+        partition, source = dice.randrange(PARTITIONS), dice.choice(logging_nodes)
+        replica = source.replicas.by_partition[partition]
+        match dice.choice(("read", "read", "copy", "forget")):
+            case "read":
+                readers[partition].read(replica)
+            case "copy":
+                world.apply(other, partition, other.replicas.by_partition[partition].position, 4)
+            case "forget" if dice.random() < 0.2:
+                replica_changes.remove_old_changes(replica.store, FOREVER_MS)
+    world.settle()
+    for partition, reader in enumerate(readers):
+        copy = other.replicas.by_partition[partition]
+        world.apply(other, partition, copy.position, 10_000)
+        reader.read_to_end(copy)
+        assert reader.rows == live_rows(copy) == live_rows(world.replica(partition))
