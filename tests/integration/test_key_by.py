@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration import topics
+from tests.integration.followers import Follower
 from tests.integration.system import System, example, running
 from tests.support.fold import LogRecord
 from tests.support.kafka import KafkaForTests
@@ -61,10 +62,12 @@ def rows(system: System, node: int) -> dict[str, Any]:
 
 def test_example_follows_users_through_kills(kafka: KafkaForTests, tmp_path: Path) -> None:
     """Users are found by their addresses; with the job, serve and ingest killed while addresses change and Kafka compacts the
-    topic, both nodes show the newest user of each address, and an address without a user is gone."""
+    topic, both nodes show the newest user of each address, and an address without a user is gone. So it is for a client that has
+    followed the changes."""
     document = example("users-by-email.yaml", kafka.bootstrap)
     topic = document["spec"]["topic"] = "users-by-email"
     document["spec"] |= {"replicas": 2, "standbyReplicas": 1}
+    document["spec"]["view"]["changes"] = True
     topics.create(kafka.bootstrap, topic, 3)
     ann = [(b"u1", b'{"email": "Ann@x", "name": "Ann"}'), (b"u1", b'{"email": "ann@y", "name": "Ann"}')]
     nameless = (None, b'{"email": "nameless@x"}')  # which a compacted topic refuses
@@ -81,10 +84,13 @@ def test_example_follows_users_through_kills(kafka: KafkaForTests, tmp_path: Pat
             "nameless@x": {"id": None, "email": "nameless@x", "name": None},
         }
         topics.configure(kafka.bootstrap, topic, COMPACTED)
+        follower = Follower(system)
+        follower.read(0)
         producing.start()
         try:
             for victim in ("job", "serve", "ingest", "job"):
                 stop.wait(victims.uniform(0.5, 3.0))
+                follower.read(victims.randrange(2))
                 if victim == "job":
                     _kill_job(system)
                 else:
@@ -100,6 +106,8 @@ def test_example_follows_users_through_kills(kafka: KafkaForTests, tmp_path: Pat
         for node in range(2):
             eventually(f"node {node} is fresh", lambda node=node: _is_fresh(system, node), 120)  # type: ignore[misc]
             assert rows(system, node) == expected
+        follower.read_to_end(1)
+        assert follower.rows == expected
         assert [system.status(node)["rekey"]["state"] for node in range(2)] == ["streaming"] * 2
 
 

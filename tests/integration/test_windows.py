@@ -16,6 +16,7 @@ import yaml
 
 from queryable_app.wire.times import parse_time, to_iso
 from tests.integration import topics
+from tests.integration.followers import Follower
 from tests.integration.system import EXAMPLES, System, example, resource, running
 from tests.support.waiting import eventually
 from tests.support.windows import COLUMNS, Record, Rules, expected, expected_of_sources
@@ -86,7 +87,8 @@ def windows(system: System, node: int) -> Items:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_windows_equal_the_fold_after_random_kills(kafka: Any, tmp_path: Path, kind: str) -> None:
-    """Under load, with serve and ingest killed at random moments, every window and the late records equal the topic's fold."""
+    """Under load, with serve and ingest killed at random moments, every window and the late records equal the topic's fold,
+    and so do the changes that a client has followed at both nodes."""
     rules, window = KINDS[kind]
     topic, dice, stop = f"page-views-{kind}", random.Random(SEED), threading.Event()
     topics.create(kafka.bootstrap, topic, PARTITIONS)
@@ -100,16 +102,20 @@ def test_windows_equal_the_fold_after_random_kills(kafka: Any, tmp_path: Path, k
         view={
             "kind": "aggregate",
             "aggregate": {"window": {**window, "timeColumn": "at"}, "columns": COLUMNS},
+            "changes": True,
         },
         replicas=2,
         standbyReplicas=1,
     )
     try:
         with running(document, tmp_path, nodes=2) as system:
+            follower = Follower(system)
             for role, node in [("ingest", 0), ("serve", 1), ("serve", 0), ("ingest", 1), ("serve", 0)]:
                 stop.wait(dice.uniform(0.2, 2.0))
                 system.kill(role, node)
+                follower.read(1 - node)
                 system.wait_ready(2)
+                follower.read(node)
             stop.set()
             producing.join(70)
             system.at_end(topics.ends(kafka.bootstrap, topic))
@@ -124,6 +130,12 @@ def test_windows_equal_the_fold_after_random_kills(kafka: Any, tmp_path: Path, k
             for node in (0, 1):
                 eventually(f"node {node} has the late records", lambda n=node: late_records(n) == late)  # type: ignore[misc]
                 assert windows(system, node) == every
+            follower.read_to_end(0)
+            # Expired windows leave no change.
+            assert {w: value for w, value in follower.windows.items() if w in every} == {
+                w: value for w, (_, value) in every.items()
+            }
+            assert follower.windows.keys() <= {w for each in partitions for w in each.windows}
             assert sum(late.values()) > 0
             assert {is_final for is_final, _ in every.values()} == {True, False}
             assert len(every) > 100

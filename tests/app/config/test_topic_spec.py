@@ -211,7 +211,6 @@ REGISTRY = {"format": "avro", "schemaFrom": {"registryUrl": "https://registry:80
             },
             "spec.view.indexes",
         ),
-        ({"view": {"changes": True, "keyBy": ["user"]}}, "spec.view.changes"),
         ({"view": {"ttl": "0s"}}, "spec.view.ttl"),
         ({"view": {"ttl": "soon"}}, "spec.view.ttl"),
         ({"auth": {"jwt": {}}}, "spec.auth.rules"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 from fastapi import APIRouter
@@ -112,6 +113,7 @@ class _Feeds:
     def __init__(self, reads: Reads) -> None:
         self._reads = reads
         self._node = reads.node
+        self._counters = reads.node.counters
         self._topic = reads.node.spec.topic
         self._sources = ChangeSources(reads)
         self._ends = LogEnds(reads)
@@ -205,7 +207,7 @@ class _Feeds:
         time = asyncio.get_running_loop().time
         deadline = time() + wait_seconds
         lines: list[bytes] = []
-        async with self._tail.used(latest):
+        async with self._used(latest):
             feed = ChangeFeed(self._tail, self._sources, marks, wanted.partitions)
             while len(lines) < _PAGE_ROWS and not self._node.draining:
                 # What is in the ring is told soon; a wait that ends before would be repeated at once.
@@ -221,17 +223,31 @@ class _Feeds:
         lines.append(b'{"next":"%b"}' % self._id(feed).encode())
         return to_response(body_answer(b"\n".join(lines) + b"\n", NDJSON, self._reads.identity))
 
+    @asynccontextmanager
+    async def _used(self, latest: Sequence[int]) -> AsyncIterator[None]:
+        """Follow the changes for one more client."""
+        async with self._tail.used(latest):
+            self._counters.change_clients += 1
+            try:
+                yield
+            finally:
+                self._counters.change_clients -= 1
+
     def _lines(self, each: Chunk | Compacted, wanted: _Wanted) -> list[bytes]:
+        """Return what a client gets of a chunk, and count it."""
         if isinstance(each, Compacted):
+            self._counters.changes_compacted += 1
             return [compacted_object(each)]
         rows = filter(wanted.keep, each.rows) if wanted.keep else each.rows
-        return (wanted.objects or self._objects)(rows)
+        lines = (wanted.objects or self._objects)(rows)
+        self._counters.changes_sent += len(lines)
+        return lines
 
     async def _events(
         self, latest: Sequence[int], marks: Sequence[Mark], wanted: _Wanted
     ) -> AsyncGenerator[bytes, None]:
         time = asyncio.get_running_loop().time
-        async with self._tail.used(latest):
+        async with self._used(latest):
             feed = ChangeFeed(self._tail, self._sources, marks, wanted.partitions)
             yield b"retry: %d\n" % _RETRY_MS + id_event(self._id(feed))
             heartbeat_at = time() + _HEARTBEAT_SECONDS
@@ -249,11 +265,13 @@ class _Feeds:
 
     def _text(self, each: Chunk | Compacted, wanted: _Wanted) -> bytes:
         if isinstance(each, Compacted):
+            self._counters.changes_compacted += 1
             return compacted_event(each)
         if wanted.keep or wanted.objects:
             return change_events(self._lines(each, wanted))
         if each.text is None:
             each.text = change_events(self._objects(each.rows))
+        self._counters.changes_sent += len(each.rows)
         return each.text
 
 

@@ -97,6 +97,8 @@ class _NodeCollector(Collector):
         yield from self._disk()
         yield from self._fetches()
         yield from self._dead_letters()
+        if self._node.spec.changes:
+            yield from self._changes()
         if self._node.tls is not None:
             yield from self._tls(self._node.tls)
         yield _counters(
@@ -150,6 +152,16 @@ class _NodeCollector(Collector):
                     mistyped.add_metric((str(partition), name), lacking)
         yield entries
         yield mistyped
+
+    def _changes(self) -> Iterator[Metric]:
+        counters = self._node.counters
+        yield _gauge("qt_change_clients", "Clients that follow the change feed.", counters.change_clients)
+        yield _counter("qt_changes_sent", "Changes sent to these clients.", counters.changes_sent)
+        yield _counter(
+            "qt_changes_compacted",
+            "Times that a client got the rows of a partition in place of changes that are gone.",
+            counters.changes_compacted,
+        )
 
     def _placement(self) -> Iterator[Metric]:
         replicas = self._node.replicas

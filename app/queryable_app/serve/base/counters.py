@@ -18,6 +18,11 @@ class Counters:
     in_flight: int = 0
     connections: int = 0
     connections_closed_for_others: int = 0
+    change_clients: int = 0
+    """Clients that follow the change feed now."""
+    changes_sent: int = 0
+    changes_compacted: int = 0
+    """How often a client got the rows of a partition, in place of changes that the log no longer has."""
     handshakes: int = 0
     handshakes_failed: int = 0
     """TLS connections that ended, or sent plain HTTP, before they were open to requests."""

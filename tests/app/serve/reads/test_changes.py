@@ -270,6 +270,29 @@ def test_old_records_are_not_logged(cluster: NodeCluster, topic: Topic) -> None:
     assert values(changes[1:]) == {"k": [4]}
 
 
+def test_metrics_count_clients_and_changes(cluster: NodeCluster, topic: Topic) -> None:
+    """The metrics have the clients that follow, the changes that they got, and how often rows stood for changes."""
+    node = cluster.nodes[0]
+    for n in range(5):
+        topic.send("k", str(n))
+    where = next(iter(topic.ends))
+    for each in cluster.nodes:
+        if (replica := each.node.replicas.by_partition.get(where)) is not None:
+            each.on_loop(partial(remove_old_changes, replica.store, now_ms() + 1))
+    with events(node) as stream:
+        eventually("the first id", lambda: stream.last_id)
+        topic.send("k", "5")
+        stream.take(1)
+        page(node, "start")
+        with node.client() as client:
+            lines = client.get("/metrics").text.splitlines()
+    assert {line for line in lines if line.startswith("qt_change")} == {
+        "qt_change_clients 1.0",
+        "qt_changes_sent_total 2.0",
+        "qt_changes_compacted_total 1.0",
+    }
+
+
 def test_draining_node_ends_its_streams(cluster: NodeCluster) -> None:
     """A client of a node that drains goes on at another node: its stream ends at once."""
     node = cluster.nodes[0]
