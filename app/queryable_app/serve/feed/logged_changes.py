@@ -61,6 +61,9 @@ class LoggedChanges:
 
 def _entry_keys(offsets: Sequence[int]) -> Iterator[bytes]:
     """Return the keys of entries with these offsets, of which some may be the same."""
+    if len({*offsets}) == len(offsets):
+        yield from map(change_log.entry_key, offsets)
+        return
     seen: Counter[int] = Counter()
     for offset in offsets:
         yield change_log.entry_key(offset, seen[offset])
