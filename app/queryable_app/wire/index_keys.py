@@ -100,10 +100,10 @@ ENCODERS: Final = {
 def _encode_strings(values: list[Any]) -> list[bytes]:
     """Encode texts. Raises NotOfType too if one is long or has a NUL, which `encode_string` takes."""
     try:
-        raw = [str.encode(value, "utf-8", "surrogatepass") for value in values]
+        raw = "\0".join(values).encode("utf-8", "surrogatepass").split(b"\0") if values else []
     except TypeError:
         raise NotOfType from None
-    if max(map(len, raw), default=0) > TEXT_BYTES_MAX or b"\0" in b"".join(raw):
+    if len(raw) != len(values) or max(map(len, raw), default=0) > TEXT_BYTES_MAX:
         raise NotOfType
     return [text + TEXT_END for text in raw]
 

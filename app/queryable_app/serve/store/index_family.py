@@ -129,8 +129,7 @@ class IndexFamily:
                     entries[number] += len(column)
                     added |= column
                 changed = bool(added)
-                taken = {key for key, _ in fresh}
-                rest = {key: row for key, row in new.items() if key not in taken}
+                rest = {key: row for key, row in new.items() if row is None or before.get(key) is not None}
         for key, stored in rest.items():
             values, wrong = NONE if stored is None else of_row(stored)
             old = before.get(key)
