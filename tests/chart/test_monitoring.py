@@ -110,6 +110,21 @@ def test_monitors_select_the_operators_objects() -> None:
 
 
 @pytest.mark.parametrize("kind", ["PodMonitor", "ServiceMonitor"])
+def test_nodes_are_scraped_with_a_token_if_one_is_named(kind: str) -> None:
+    """The values name the Secret of the token for nodes; the operator gets none, and neither does anything by default."""
+    values, token = kind[0].lower() + kind[1:], {"credentials": {"name": "view-metrics", "key": "token"}}
+    field = "podMetricsEndpoints" if kind == "PodMonitor" else "endpoints"
+    rendered = render({values: {"enabled": True, "authorization": token}})
+    (of_nodes,) = rendered.one(kind, "-nodes")["spec"][field]
+    others = [each for each in rendered.all(kind) if not each["metadata"]["name"].endswith("-nodes")]
+    (by_default,) = render({values: {"enabled": True}}).one(kind, "-nodes")["spec"][field]
+    assert of_nodes["authorization"] == token
+    assert "authorization" not in by_default
+    assert others
+    assert not any("authorization" in endpoint for each in others for endpoint in each["spec"][field])
+
+
+@pytest.mark.parametrize("kind", ["PodMonitor", "ServiceMonitor"])
 def test_nodes_that_speak_tls_are_scraped_over_https(kind: str) -> None:
     """The label of pods of a view with `tls` turns the scheme into https, and the values say how nodes are verified."""
     values = kind[0].lower() + kind[1:]
