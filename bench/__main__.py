@@ -14,6 +14,7 @@ NAMES = (
     "beside_streams",
     "point_read",
     "auth",
+    "token_flood",
     "forwarded_read",
     "workers",
     "multi_get",
