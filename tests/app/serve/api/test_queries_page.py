@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,6 +84,73 @@ def test_example_has_the_entries_that_the_page_shows(readings: Served, example: 
         lines = http.get(path, params=parameters, headers={"accept": "application/x-ndjson"}).text
     items = re.findall(r'^{"key":".*?","time":"(.*?)","value":(.*),"partition":.*}$', lines, re.MULTILINE)
     assert [f"{time} {value}" for time, value in items] == expected
+
+
+def printed_by(node: Served, code: str) -> list[str]:
+    """Run Python of the page against a node, and return the lines that it prints."""
+    first = "from queryable_app.client import QueryableTopic\n"
+    command = [sys.executable, "-c", first + code.replace("http://127.0.0.1:8080", node.url)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+
+
+def printed_by_commands(node: Served, block: str) -> list[list[str]]:
+    """Run the commands of the page against a node, and return the lines that each prints."""
+    return [
+        subprocess.run(
+            [sys.executable, "-m", "queryable_app.cli", *shlex.split(line)[1:], "--url", node.url],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout.splitlines()
+        for line in block.splitlines()
+    ]
+
+
+def test_python_of_the_page_prints_orders(node: Served) -> None:
+    """The Python example finds the paid orders, counts, and looks into the index and into the filter of keys."""
+    *rows, counted, by_total, groups, members = printed_by(node, blocks("python")[0])
+    assert rows
+    assert all(re.fullmatch(r"o-\d \{'total': .*\}", row) for row in rows)
+    assert re.fullmatch(r"\d True", counted)
+    assert by_total.startswith("['o-")
+    assert "'open': " in groups
+    assert members.startswith("False ")
+
+
+def test_commands_of_the_page_print_orders(node: Served) -> None:
+    """Each command prints rows, as a table, as JSON and as CSV."""
+    scan, range_, prefix, index, top = printed_by_commands(node, blocks("sh")[1])
+    assert all("o-" in lines[-1] for lines in (scan, index, top))
+    assert [json.loads(line)["key"] for line in range_] == ["o-2", "o-3", "o-4"]
+    assert prefix[0] == "key,status,total"
+    assert len(top) == 4  # with the heads of the columns
+
+
+def test_python_of_the_page_prints_readings(readings: Served) -> None:
+    """The Python example of entries prints the newest one first."""
+    lines = printed_by(readings, blocks("python")[1])
+    times = [int(line.split()[0]) for line in lines]
+    assert len(times) > 1
+    assert times == sorted(times, reverse=True)
+
+
+def test_commands_of_the_page_print_readings(readings: Served) -> None:
+    """The commands for entries print a table and CSV, the newest one first."""
+    table, csv = printed_by_commands(readings, blocks("sh")[2])
+    assert len(table) > 2
+    assert csv[0] == "key,time,celsius"
+    assert csv[1].endswith(",22.4")
+
+
+def test_request_with_curl_is_that_of_the_page(node: Served) -> None:
+    """The parameters that the page encodes with curl find the paid orders of at least 100."""
+    *_, condition = shlex.split(blocks("sh")[0])
+    name, where = condition.split("=", 1)
+    with node.client() as http:
+        items = http.get("/v1/scan", params={name: where}).json()["items"]
+    assert items
+    assert all(item["value"]["status"] == "paid" and item["value"]["total"] >= 100 for item in items)
 
 
 def test_page_has_examples() -> None:
