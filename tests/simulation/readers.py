@@ -91,7 +91,7 @@ class Reader:
         if self.world.view.rekeyed:
             self.world.source_rows.check(answer)
             if answer.record is not None:
-                check_internal_record(self.world.ingested, answer)
+                check_internal_record(self.world.ingested, answer, self.world.view.kind == "keyed")
         else:
             check_value(self.world.topic, answer)
             check_named_positions(self.world.topic, read_request, answer)

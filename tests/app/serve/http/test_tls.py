@@ -477,4 +477,4 @@ def test_nodes_show_their_own_certificate_to_each_other(tmp_path: Path, ca: Cert
         inner_two = CertificateAuthority("of the view")
         mount(tmp_path / "nodes", inner_two.pem + inner.pem, *inner.sign(["nodes.users.example"]))
         eventually("it is loaded", lambda: inner_two.pem in cluster.nodes[0].node.tls.between.files.ca)  # type: ignore[union-attr]
-        assert all(not n.node.peers.suspected for n in cluster.nodes)
+        eventually("all reach all", lambda: not any(n.node.peers.suspected for n in cluster.nodes))
