@@ -141,6 +141,8 @@ OTHERS: dict[str, Any] = {
     "networkPolicy.from": [{"podSelector": {}}],
     "podMonitor.interval": "1m",
     "serviceMonitor.interval": "1m",
+    "podMonitor.authorization": {"credentials": {"name": "view-metrics", "key": "token"}},
+    "serviceMonitor.authorization": {"credentials": {"name": "view-metrics", "key": "token"}},
     "prometheusRule.runbooks": "https://example.test/runbooks",
 }
 NEEDED: dict[str, dict[str, Any]] = {
