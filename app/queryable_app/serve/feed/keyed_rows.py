@@ -120,7 +120,7 @@ class _Moves:
         self._hidden: dict[bytes, dict[bytes, bytes | None]] = defaultdict(dict)  # by the prefix of a key
         self._store = store
         self.offset = self.timestamp_ms = 0
-        """Of the record that is applied."""
+        """The offset and the timestamp of the record that is applied."""
         self.deletes: dict[bytes, bytes] = {}
         """The deleted rows, with their tombstones."""
 

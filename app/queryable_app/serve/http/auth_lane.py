@@ -85,6 +85,7 @@ class VerifiedHeads:
     def __getitem__(self, block: bytes) -> HeadKind:
         head = self.verified(block)
         if head is None:
+            self.failed = None
             head = self.current = self._look(block)
         if head is not None:
             return head.kind
@@ -133,11 +134,8 @@ class VerifiedHeads:
             self.failed = authorization or "", failure
             return None
 
-    def failure_in(self, block: bytes) -> Exception | None:
-        """Return why the token in a block of header lines is refused. None: it is not, or the lines say more than that."""
-        self.failed = None
-        if self[block] is not HeadKind.OTHER:
-            return None
+    def last_failure(self) -> Exception | None:
+        """Return why the token of the last look-up is refused. None: it is not, or the lines say more than that."""
         failed = self._take_failed()
         return None if failed is None else failed[1]
 
@@ -216,20 +214,13 @@ class AuthLane(FastLane):
             if answer is not None and self._forward(request[1], answer):
                 return
         self.verified_heads.suspect = self.bad_tokens > 0
-        if request is None or len(data) > self.request_bytes_max or not self._refuse(data[request.end() :]):
-            self._receive(data)
+        self._receive(data)
 
-    def _refuse(self, block: bytes) -> bool:
-        """Refuse a read of a key at once if its token is bad: the fewer steps, the more bad tokens a node bears."""
-        if (
-            self.idle_since is None
-            or self.unparsed
-            or self.flow.write_paused
-            or self.lacks_certificate
-            or self.node.draining
-        ):
+    def refuse_at_once(self) -> bool:
+        """Refuse a read of a key if its token is bad: the fewer steps, the more bad tokens a node bears."""
+        if self.flow.write_paused or self.lacks_certificate or self.node.draining:
             return False
-        failure = self.verified_heads.failure_in(block)
+        failure = self.verified_heads.last_failure()
         if failure is None or isinstance(failure, KeysMayBeOld):  # a task fetches the keys
             return False
         self.bad_tokens += 1

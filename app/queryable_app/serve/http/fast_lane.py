@@ -120,6 +120,8 @@ class FastLane(MultiGetLane):
                     elif head is HeadKind.FORWARDED:
                         self._answer_forwarded(data)
                         return
+                    elif head_end == len(data) and self.refuse_at_once():
+                        return
             elif data.startswith(MULTI_GET):
                 if self.queue_multi_get(data):
                     return
@@ -132,6 +134,10 @@ class FastLane(MultiGetLane):
                 self.idle_since = self.sweeps
                 return
         super().data_received(data)
+
+    def refuse_at_once(self) -> bool:
+        """Refuse a request by what its head was found to be. Return False if that needs a task."""
+        return False
 
     # One request of a client.
 

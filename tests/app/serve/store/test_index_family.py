@@ -131,7 +131,7 @@ def test_entries_follow_the_rows_while_a_store_is_filled(
 
 @pytest.mark.parametrize("odd", ["bo", 7, "b\0"])
 def test_slice_of_new_and_replaced_rows_has_all_entries(tmp_path: Path, odd: Any) -> None:
-    """Of a slice that adds, replaces and deletes many rows, the index has the entries and the counts of the rows."""
+    """The index has the entries and the counts of the rows after a slice that adds, replaces and deletes many."""
     store = Store.open(
         tmp_path,
         Identity("a", "b", 0),
