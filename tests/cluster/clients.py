@@ -3,7 +3,7 @@
 `read` writes increasing numbers to keys and reads them meanwhile, on persistent connections and on new ones, until its
 standard input ends. `read-with-client` does so with the Python client, which tries the next replica. Both print JSON objects,
 one a line: each failure, and once a second the number of reads. `CA` names the file with the CA of views that speak TLS; nodes
-are then verified by the name of their Service.
+are then verified by the name of their Service. `TOKEN_FILE` names the file with the token of each request.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -33,6 +34,7 @@ _WRITES_PER_SECOND = 20.0
 # Loaded once: to load the certificates for each read would take most of its time.
 _CA = os.environ.get("CA")
 _TRUST: ssl.SSLContext | bool = False if _CA is None else ssl.create_default_context(cafile=_CA)
+_TOKEN_FILE = os.environ.get("TOKEN_FILE")
 _PATIENT = {"deadline-ms": "30000"}  # a busy machine is no failure
 _TIMEOUT_SECONDS = 40.0
 _NEWEST_SECONDS = 200.0  # the limit for the newest value of a key on a busy machine
@@ -201,7 +203,14 @@ class Reading:
 
 
 def _http() -> httpx.AsyncClient:
-    return httpx.AsyncClient(timeout=_TIMEOUT_SECONDS, verify=_TRUST)
+    return httpx.AsyncClient(
+        timeout=_TIMEOUT_SECONDS, verify=_TRUST, auth=_with_token if _TOKEN_FILE else None
+    )
+
+
+def _with_token(request: httpx.Request) -> httpx.Request:
+    request.headers["authorization"] = f"Bearer {Path(str(_TOKEN_FILE)).read_text()}"
+    return request
 
 
 async def _answer(
@@ -223,7 +232,7 @@ class ClientReading(Reading):
     """Read with the Python client: one for all readers, or a new one for each read."""
 
     async def run(self) -> None:
-        async with AsyncQueryableTopic(self._url, ca=_CA) as self._client:
+        async with AsyncQueryableTopic(self._url, ca=_CA, token_file=_TOKEN_FILE) as self._client:
             await super().run()
 
     async def _read(self, http: httpx.AsyncClient | None, key: str) -> tuple[int, Any]:
@@ -231,7 +240,7 @@ class ClientReading(Reading):
             if http is not None:
                 row = await self._client.get(key, deadline_ms=30_000)
             else:
-                async with AsyncQueryableTopic(self._url, ca=_CA) as own:
+                async with AsyncQueryableTopic(self._url, ca=_CA, token_file=_TOKEN_FILE) as own:
                     row = await own.get(key, deadline_ms=30_000)
         except QueryableTopicError as error:
             return 0, repr(error)

@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.support.cluster import Namespace
 from tests.support.helm import CHART, helm
-from tests.support.view_on_cluster import OPERATOR, RELEASE, SECONDS, Platform
+from tests.support.view_on_cluster import KAFKA_USERS, OPERATOR, RELEASE, SECONDS, Platform
 
 CLIENTS = Path(__file__).parents[1] / "cluster" / "clients.py"
 
@@ -68,7 +68,11 @@ def platform(namespace: Namespace, operators: Namespace, image: str, kafka_image
 def _kafka_and_clients(image: str, kafka_image: str) -> Mapping[str, Any]:
     broker = {
         **_container("kafka", kafka_image, ["python", "/opt/kafka/broker.py"], "data", "/data"),
-        "env": [{"name": "ADVERTISED", "value": "kafka:9092"}, {"name": "DATA", "value": "/data/kafka"}],
+        "env": [
+            {"name": "HOST", "value": "kafka"},
+            {"name": "USERS", "value": json.dumps(KAFKA_USERS)},
+            {"name": "DATA", "value": "/data/kafka"},
+        ],
         "readinessProbe": {"tcpSocket": {"port": 9092}, "periodSeconds": 1},
         "resources": {"requests": {"cpu": "200m", "memory": "512Mi"}},
     }
@@ -85,7 +89,8 @@ def _kafka_and_clients(image: str, kafka_image: str) -> Mapping[str, Any]:
         "kind": "List",
         "items": [
             {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "kafka"},
-             "spec": {"selector": labels, "ports": [{"port": 9092}]}},
+             "spec": {"selector": labels, "ports": [
+                 {"name": "any", "port": 9092}, {"name": "users", "port": 9094}]}},
             {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "kafka"}, "spec": kafka},
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "clients"}, "data": code},
             {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "clients"},

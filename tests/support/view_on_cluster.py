@@ -20,6 +20,9 @@ OPERATOR = "deploy/qt-queryable-topics"
 SECONDS = 300.0
 """The limit of each wait: a JVM starts in a minute on a busy machine."""
 
+KAFKA_USERS: Mapping[str, str] = {"first": "the-first-password", "second": "the-second-password"}
+"""Who may use the port 9094 of the Kafka on the cluster."""
+
 # The smallest resources that nodes need, so that a laptop has room for them, and no idle delays.
 SMALL: Mapping[str, Any] = {
     "kafka": {"bootstrapServers": "kafka:9092"},
@@ -65,16 +68,23 @@ class Platform:
     operators: Namespace
     image: str
 
-    def clients(self, command: str, *arguments: str, stdin: str = "", ca: str = "") -> list[dict[str, Any]]:
-        """Run a command of the clients. `ca` is a file in their pod, for views that speak TLS."""
-        run = ("exec", "--stdin", "clients", "--", *_client_program(ca), command, *arguments)
+    def clients(
+        self, command: str, *arguments: str, stdin: str = "", ca: str = "", token_file: str = ""
+    ) -> list[dict[str, Any]]:
+        """Run a command of the clients. `ca` and `token_file` are files in their pod, for views with TLS and with rules."""
+        run = ("exec", "--stdin", "clients", "--", *_client_program(ca, token_file), command, *arguments)
         output = self.namespace.kubectl(*run, stdin=stdin, timeout=SECONDS)
         return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
     def trust(self, name: str, ca: bytes) -> str:
         """Write the certificate of a CA into the clients' pod, and return the file."""
-        file = f"/tmp/{name}.pem"
-        self.namespace.kubectl("exec", "--stdin", "clients", "--", "tee", file, stdin=ca.decode())
+        return self.write(f"{name}.pem", ca.decode())
+
+    def write(self, name: str, text: str) -> str:
+        """Write a file into the clients' pod at once, and return its path."""
+        file = f"/tmp/{name}"
+        script = f"cat > {file}.new && mv {file}.new {file}"
+        self.namespace.kubectl("exec", "--stdin", "clients", "--", "sh", "-c", script, stdin=text)
         return file
 
     def listed(self, kind: str, name: str = "", **parameters: str) -> Any:
@@ -130,6 +140,8 @@ class ViewOnCluster:
     topic: str
     ca: str = ""
     """The file with its CA in the clients' pod. Empty: the view speaks plain HTTP."""
+    token_file: str = ""
+    """The file with the clients' token there. Empty: they have none."""
 
     @property
     def url(self) -> str:
@@ -223,7 +235,7 @@ class ViewOnCluster:
 
     def values(self, *keys: str) -> dict[str, tuple[int, Any]]:
         """Return status and value of each key, read through the Service now."""
-        answers = self.platform.clients("get", self.url, *keys, ca=self.ca)
+        answers = self.platform.clients("get", self.url, *keys, ca=self.ca, token_file=self.token_file)
         return {each["key"]: (each["status"], each["value"]) for each in answers}
 
     def uids(self) -> dict[str, str]:
@@ -245,7 +257,7 @@ class ViewOnCluster:
     def reading(self, how: str = "read") -> Iterator[Reading]:
         """Read and write steadily during the block; at the end every key must have its newest value."""
         command = ("kubectl", "--namespace", self.namespace.name, "exec", "--stdin", "clients", "--")
-        script = (*_client_program(self.ca), how, self.url, self.topic)
+        script = (*_client_program(self.ca, self.token_file), how, self.url, self.topic)
         seen, complaints = Reading(), list[str]()
         with subprocess.Popen(
             [*command, *script],
@@ -280,8 +292,14 @@ class ViewOnCluster:
         assert not seen.failures, f"{seen}\n{seen.failures[:10]}\n{self.platform.story()}"
 
 
-def _client_program(ca: str) -> tuple[str, ...]:
-    return (*(("env", f"CA={ca}") if ca else ()), "python", "/clients/clients.py")
+def _client_program(ca: str, token_file: str) -> tuple[str, ...]:
+    given = {"CA": ca, "TOKEN_FILE": token_file}
+    return (
+        "env",
+        *(f"{name}={file}" for name, file in given.items() if file),
+        "python",
+        "/clients/clients.py",
+    )
 
 
 def is_ready(pod: Mapping[str, Any] | None) -> bool:
@@ -305,10 +323,10 @@ def _listen(process: subprocess.Popen[str], seen: Reading, complaints: list[str]
 
 @contextmanager
 def available_view(
-    platform: Platform, name: str, spec: Mapping[str, Any] = SMALL, ca: str = ""
+    platform: Platform, name: str, spec: Mapping[str, Any] = SMALL, ca: str = "", token_file: str = ""
 ) -> Iterator[ViewOnCluster]:
     """Create a view of a new topic with its name, wait until it is available, and delete it at the end of the block."""
-    view = ViewOnCluster(platform, name, name, ca)
+    view = ViewOnCluster(platform, name, name, ca, token_file)
     platform.make_topic(view.topic)
     view.apply(spec)
     view.wait_until_available()
