@@ -169,7 +169,7 @@ class Node:
             settings,
             self.replicas,
             self.descriptors.node_connections,
-            None if self.tls is None else self.tls.connection_arguments,
+            None if self.tls is None else self.tls.to_node,
         )
         self.forwarded_reads = ForwardedReads(self.peers)
         self.checkpoints = Checkpoints(

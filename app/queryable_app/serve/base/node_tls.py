@@ -89,9 +89,9 @@ class NodeTls(Background):
         """Return why a mounted certificate is not used, or an empty text."""
         return next((each.refused for each in self.mounted if each.refused), "")
 
-    def connection_arguments(self, host: str) -> dict[str, object]:
-        """Return the arguments of a connection to another node, for the event loop."""
-        return {"ssl": self.peers, "server_hostname": self.node_name or host}
+    def to_node(self, host: str) -> tuple[ssl.SSLContext, str]:
+        """Return the context of a connection to another node, and the name that its certificate must have."""
+        return self.peers, self.node_name or host
 
     def refresh(self) -> None:
         """Use what has changed on disk."""

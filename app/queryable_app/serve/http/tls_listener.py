@@ -20,9 +20,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from queryable_app.errors import invalid
 from queryable_app.policy.descriptor_plan import HANDSHAKES_MAX
 from queryable_app.serve.base.background import watch
-from queryable_app.serve.base.buffered_input import BufferedInput, input_buffer
 from queryable_app.serve.base.counters import Counters
 from queryable_app.serve.base.node_tls import NodeTls
+from queryable_app.serve.base.tls_connection import TlsConnection
 from queryable_app.wire.http_text import problem_answer
 
 _HANDSHAKE_BYTE: Final = b"\x16"
@@ -50,7 +50,7 @@ class TlsListener:
     def __init__(
         self,
         listening: socket.socket,
-        create_protocol: Callable[[], asyncio.BufferedProtocol],
+        create_protocol: Callable[[], asyncio.Protocol],
         tls: NodeTls,
         counters: Counters,
         handshake_seconds_max: float,
@@ -166,12 +166,8 @@ class TlsListener:
 
     async def _handshake(self, connection: socket.socket, seconds: float) -> None:
         try:
-            await self._loop.connect_accepted_socket(
-                self._create_protocol,
-                connection,
-                ssl=self._tls.server,
-                ssl_handshake_timeout=max(0.001, seconds),
-                ssl_shutdown_timeout=_LINGER_SECONDS,
+            await TlsConnection(self._tls.server, self._create_protocol).open(
+                lambda protocol: self._loop.connect_accepted_socket(protocol, connection), max(0.001, seconds)
             )
         except OSError:  # the client's mistake, or its end
             self._counters.handshakes_failed += 1
@@ -223,7 +219,6 @@ class TlsServer(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._tls, self._counters, self._seconds = tls, counters, seconds
-        self._buffer = input_buffer()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self._tls is None:
@@ -236,8 +231,8 @@ class TlsServer(uvicorn.Server):
         ]
         self.servers.extend(listeners)  # type: ignore[arg-type]
 
-    def _new_protocol(self) -> BufferedInput:
+    def _new_protocol(self) -> asyncio.Protocol:
         made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
-        return BufferedInput(made, self._buffer)
+        return made

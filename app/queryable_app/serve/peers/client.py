@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple, TypeAlias
 
-from queryable_app.serve.peers.connection import PeerConnection, TlsArguments, host_line
+from queryable_app.serve.peers.connection import PeerConnection, TlsOf, host_line
 
 CONNECTIONS_MAX: Final = 512  # as many as a node answers requests at once
 _IDLE_MAX: Final = 64
@@ -44,7 +44,7 @@ class PeerClient:
     """Requests to one node, from one event loop."""
 
     def __init__(
-        self, address: str, connections_max: int = CONNECTIONS_MAX, tls: TlsArguments | None = None
+        self, address: str, connections_max: int = CONNECTIONS_MAX, tls: TlsOf | None = None
     ) -> None:
         self._address = address
         self._tls = tls

@@ -8,15 +8,17 @@ form ends the connection. A response goes to the owner at once, without a task o
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Generic, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, TypeVar, cast
 from urllib.parse import urlsplit
 
-from queryable_app.serve.base.buffered_input import BufferedInput, input_buffer
+from queryable_app.serve.base.tls_connection import TlsConnection
 
 RESPONSE_BYTES_MAX: Final = 256 << 20
 
+_HANDSHAKE_SECONDS_MAX: Final = 10.0
 _HEAD_BYTES_MAX: Final = 16 * 1024
 _VERSION: Final = b"HTTP/1.1 "
 _OK: Final = _VERSION + b"200 "
@@ -29,8 +31,8 @@ _CLOSE: Final = b"\r\nconnection: close\r\n"
 Request = TypeVar("Request")
 """What the owner keeps about a request until the response arrives."""
 
-TlsArguments = Callable[[str], Mapping[str, Any]]
-"""Returns the arguments of a TLS connection to a host, for the event loop."""
+TlsOf = Callable[[str], tuple[ssl.SSLContext, str]]
+"""Returns the context of a TLS connection to a host, and the name that the host's certificate must have."""
 
 OnResponse = Callable[[Request, int, bytes, bytes], None]
 """Called with the request, status, head and body. The head ends with the empty line and has no Connection header."""
@@ -60,19 +62,20 @@ class PeerConnection(asyncio.Protocol, Generic[Request]):
         address: str,
         on_response: OnResponse[Request],
         on_lost: Callable[[PeerConnection[Request], str], None],
-        tls: TlsArguments | None = None,
+        tls: TlsOf | None = None,
     ) -> PeerConnection[Request]:
         """Connect to an address. One of https needs `tls`; a failed verification raises OSError, as an unreachable node."""
         parts = urlsplit(address)
-        host, arguments = parts.hostname or "", {}
-        if parts.scheme == "https":
-            if tls is None:
-                raise OSError(f"{address} speaks TLS, and this node has no certificate")
-            arguments = dict(tls(host))
+        loop, host = asyncio.get_running_loop(), parts.hostname or ""
         connection = cls(on_response, on_lost)
-        protocol = BufferedInput(connection, input_buffer()) if arguments else connection
-        await asyncio.get_running_loop().create_connection(
-            lambda: protocol, host, parts.port or 80, **arguments
+        if parts.scheme != "https":
+            await loop.create_connection(lambda: connection, host, parts.port or 80)
+            return connection
+        if tls is None:
+            raise OSError(f"{address} speaks TLS, and this node has no certificate")
+        context, name = tls(host)
+        await TlsConnection(context, lambda: connection, name).open(
+            lambda protocol: loop.create_connection(protocol, host, parts.port or 443), _HANDSHAKE_SECONDS_MAX
         )
         return connection
 

@@ -13,7 +13,7 @@ from typing import Final
 from queryable_app.policy.failure_detector import PeerHealth
 from queryable_app.serve.base.background import watch
 from queryable_app.serve.base.peer_frames import PeerFrameError
-from queryable_app.serve.peers.connection import PeerConnection, TlsArguments
+from queryable_app.serve.peers.connection import PeerConnection, TlsOf
 
 _CONNECT_SECONDS: Final = 1.0
 _RECONNECT_DELAY_SECONDS: Final = 0.3
@@ -32,7 +32,7 @@ class Heartbeats:
         health: PeerHealth,
         on_heartbeat: Callable[[int, bytes], None],
         on_change: Callable[[int, str], None],
-        tls: TlsArguments | None = None,
+        tls: TlsOf | None = None,
     ) -> None:
         self._ordinal = ordinal
         self._address = address

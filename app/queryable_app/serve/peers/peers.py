@@ -37,7 +37,7 @@ from queryable_app.serve.peers.client import (
     PeerTimeout,
     PeerUnavailable,
 )
-from queryable_app.serve.peers.connection import TlsArguments, host_line
+from queryable_app.serve.peers.connection import TlsOf, host_line
 from queryable_app.serve.peers.heartbeats import Heartbeats
 from queryable_app.serve.peers.own_heartbeat import OwnHeartbeat
 from queryable_app.serve.peers.peer import FirstSend, Peer, plain_request
@@ -64,7 +64,7 @@ class Peers(Background):
         settings: NodeSettings,
         replicas: Replicas,
         connections_max: int = CONNECTIONS_MAX,
-        tls: TlsArguments | None = None,
+        tls: TlsOf | None = None,
     ) -> None:
         self._connections_max = connections_max
         self.tls = tls

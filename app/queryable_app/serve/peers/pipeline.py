@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeAlias
 
 from queryable_app.policy.failure_detector import PeerHealth
 from queryable_app.serve.base.background import watch
-from queryable_app.serve.peers.connection import PeerConnection, TlsArguments
+from queryable_app.serve.peers.connection import PeerConnection, TlsOf
 
 _CONNECTIONS: Final = 2
 _UNANSWERED_MAX: Final = 2048
@@ -60,9 +60,7 @@ _Connection: TypeAlias = PeerConnection[PlainRead]
 class ReadPipeline:
     """Plain reads to one node, from one event loop."""
 
-    def __init__(
-        self, ordinal: int, address: str, health: PeerHealth, tls: TlsArguments | None = None
-    ) -> None:
+    def __init__(self, ordinal: int, address: str, health: PeerHealth, tls: TlsOf | None = None) -> None:
         self._address = address
         self._tls = tls
         self._ordinal = ordinal

@@ -25,7 +25,7 @@ from queryable_app.errors import Reason
 from queryable_app.platform.log import event
 from queryable_app.serve.base.background import in_thread
 from queryable_app.serve.peers.client import PeerClient, PeerResponse, PeerUnavailable
-from queryable_app.serve.peers.connection import TlsArguments
+from queryable_app.serve.peers.connection import TlsOf
 from queryable_app.serve.peers.peers import Peers
 from queryable_app.serve.replication.staging import CorruptCheckpoint, StagingDirectory
 from queryable_app.wire.checkpoint_files import (
@@ -292,7 +292,7 @@ class _Transfer:
 class _Source:
     """Call a peer's checkpoint routes over connections of its own, so that no forwarded read waits behind a file."""
 
-    def __init__(self, address: str, node_headers: bytes, tls: TlsArguments | None) -> None:
+    def __init__(self, address: str, node_headers: bytes, tls: TlsOf | None) -> None:
         self.address = address
         self._client = PeerClient(address, tls=tls)
         self._headers = node_headers
