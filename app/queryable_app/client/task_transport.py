@@ -6,6 +6,7 @@ Strategy: each attempt is a task. When an operation returns, or its caller is ca
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -101,5 +102,6 @@ class AsyncTransport:
                 return response_of(response, bytes(body))
         except TimeoutError:
             return timed_out()
-        except (httpx.TransportError, httpx.InvalidURL) as error:
+        # httpx passes on what TLS says of the client's certificate.
+        except (httpx.TransportError, httpx.InvalidURL, ssl.SSLError) as error:
             return transport_failure(error)

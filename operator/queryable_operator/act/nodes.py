@@ -112,7 +112,7 @@ class Nodes:
                 if token and status.seen.epoch != node.epoch:
                     text = await self._get(node, PLACEMENT_PATH, headers)
                     status = replace(status, placement=Placement.from_json(text))
-        except (httpx.HTTPError, TimeoutError):
+        except (httpx.HTTPError, OSError):
             return None  # unreachable, or not started yet
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None  # something else answers at this address
@@ -153,7 +153,7 @@ class Nodes:
             )
             async with self._turn, asyncio.timeout(_ANSWER_SECONDS), sent as answer:
                 body_text = await _body(answer, _REFUSAL_BYTES_MAX)
-        except (httpx.HTTPError, TimeoutError, ValueError) as error:
+        except (httpx.HTTPError, OSError, ValueError) as error:
             raise NodeRefused(f"it does not answer: {error!r}") from error
         if not answer.is_success:
             raise NodeRefused(f"it answers {answer.status_code}: {body_text.decode(errors='replace')[:300]}")

@@ -107,6 +107,24 @@ def test_async_client_shows_its_certificate(tmp_path: Path) -> None:
         assert asyncio.run(read(cluster.addresses[0])) == {"n": 1}
 
 
+def test_certificate_of_another_ca_is_an_error_of_the_client(tmp_path: Path) -> None:
+    """A client whose own certificate the nodes do not accept gets an error of the closed set, which says so."""
+    files = _client_files(tmp_path, CertificateAuthority("others"))
+    files["ca"].write_bytes(mount_for_localhost(tmp_path / "secret").pem)
+
+    async def error_of_a_read(url: str) -> str:
+        async with AsyncQueryableTopic(url, ca=files["ca"], cert=files["cert"], key=files["key"]) as users:
+            with pytest.raises((Unreachable, DeadlineExceeded)) as refused:
+                await users.get("key-1", deadline_ms=2000)
+            return str(refused.value).lower()
+
+    with _nodes(tmp_path, "require") as cluster:
+        url = cluster.addresses[0]
+        eventually("asyncio's says so", lambda: "unknown ca" in asyncio.run(error_of_a_read(url)))
+        with QueryableTopic(url, ca=files["ca"], cert=files["cert"], key=files["key"]) as users:
+            _refuses(users, "unknown ca")
+
+
 @pytest.mark.parametrize("names", [["localhost"], ["users.example"]], ids=lambda names: names[0])
 def test_client_refuses_a_node_of_another_name(tmp_path: Path, names: list[str]) -> None:
     """A node whose certificate does not name the host of its address is unreachable for a client."""
