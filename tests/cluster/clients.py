@@ -3,7 +3,8 @@
 `read` writes increasing numbers to keys and reads them meanwhile, on persistent connections and on new ones, until its
 standard input ends. `read-with-client` does so with the Python client, which tries the next replica. Both print JSON objects,
 one a line: each failure, and once a second the number of reads. `CA` names the file with the CA of views that speak TLS; nodes
-are then verified by the name of their Service. `TOKEN_FILE` names the file with the token of each request.
+are then verified by the name of their Service. `CERTIFICATE` names the file with the clients' own certificate and its key, and
+`TOKEN_FILE` that with the token of each request.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ _WRITES_PER_SECOND = 20.0
 # Loaded once: to load the certificates for each read would take most of its time.
 _CA = os.environ.get("CA")
 _TRUST: ssl.SSLContext | bool = False if _CA is None else ssl.create_default_context(cafile=_CA)
+_CERTIFICATE = os.environ.get("CERTIFICATE")
+if isinstance(_TRUST, ssl.SSLContext) and _CERTIFICATE is not None:
+    _TRUST.load_cert_chain(_CERTIFICATE)
 _TOKEN_FILE = os.environ.get("TOKEN_FILE")
 _PATIENT = {"deadline-ms": "30000"}  # a busy machine is no failure
 _TIMEOUT_SECONDS = 40.0
@@ -232,15 +236,21 @@ class ClientReading(Reading):
     """Read with the Python client: one for all readers, or a new one for each read."""
 
     async def run(self) -> None:
-        async with AsyncQueryableTopic(self._url, ca=_CA, token_file=_TOKEN_FILE) as self._client:
+        async with self._new_client() as self._client:
             await super().run()
+
+    def _new_client(self) -> AsyncQueryableTopic:
+        # One file has both, so it is the key's too.
+        return AsyncQueryableTopic(
+            self._url, ca=_CA, cert=_CERTIFICATE, key=_CERTIFICATE, token_file=_TOKEN_FILE
+        )
 
     async def _read(self, http: httpx.AsyncClient | None, key: str) -> tuple[int, Any]:
         try:
             if http is not None:
                 row = await self._client.get(key, deadline_ms=30_000)
             else:
-                async with AsyncQueryableTopic(self._url, ca=_CA, token_file=_TOKEN_FILE) as own:
+                async with self._new_client() as own:
                     row = await own.get(key, deadline_ms=30_000)
         except QueryableTopicError as error:
             return 0, repr(error)

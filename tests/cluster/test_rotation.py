@@ -13,7 +13,7 @@ import pytest
 
 from queryable_operator.spec import names
 from tests.support import tokens
-from tests.support.view_on_cluster import KAFKA_USERS, SMALL, Platform, ViewOnCluster, available_view
+from tests.support.view_on_cluster import KAFKA_USERS, SMALL, Caller, Platform, ViewOnCluster, available_view
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -38,7 +38,7 @@ def view(platform: Platform) -> Iterator[ViewOnCluster]:
             "rules": [{"claim": "scope", "contains": "read", "allow": ["read"]}],
         },
     }
-    with available_view(platform, "rotated", spec, token_file=token_file) as made:
+    with available_view(platform, "rotated", spec, Caller(token_file=token_file)) as made:
         made.wait_until_settled()
         yield made
 
@@ -60,9 +60,9 @@ def settings_of(user: str) -> dict[str, bytes]:
 
 def statuses(view: ViewOnCluster, secret: bytes) -> set[int]:
     """Return what each node answers to a caller whose token is signed with this key."""
-    token_file = view.platform.write("probe.token", tokens.token(secret))
+    caller = Caller(token_file=view.platform.write("probe.token", tokens.token(secret)))
     addresses = [f"{each}/v1/placement" for each in view.placement()["addresses"]]
-    return {each["status"] for each in view.platform.clients("ask", *addresses, token_file=token_file)}
+    return {each["status"] for each in view.platform.clients("ask", *addresses, caller=caller)}
 
 
 def bring_secrets(view: ViewOnCluster) -> None:

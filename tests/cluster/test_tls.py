@@ -15,7 +15,7 @@ from cryptography import x509
 from queryable_operator.act.node_certificates import StoredCertificates, make_certificate, stored_certificates
 from queryable_operator.spec import names
 from tests.support.certificates import CertificateAuthority
-from tests.support.view_on_cluster import OPERATOR, SMALL, Platform, ViewOnCluster, available_view
+from tests.support.view_on_cluster import OPERATOR, SMALL, Caller, Platform, ViewOnCluster, available_view
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -31,11 +31,13 @@ def authority() -> CertificateAuthority:
 
 @pytest.fixture(scope="module")
 def guarded(platform: Platform, authority: CertificateAuthority) -> Iterator[ViewOnCluster]:
-    """Yield a view of two nodes with a Secret as cert-manager makes it."""
+    """Yield a view of two nodes with a Secret as cert-manager makes it, whose clients need a certificate."""
     write_certificate(platform, authority)
-    ca = platform.trust("guarded", authority.pem)
-    spec = {**TWO_NODES, "tls": {"secretRef": {"name": SECRET}}}
-    with available_view(platform, "guarded", spec, ca) as view:
+    certificate, key = authority.sign(("clients",))
+    own = platform.write("clients.pem", (certificate + key).decode())
+    caller = Caller(ca=platform.trust("guarded", authority.pem), certificate=own)
+    spec = {**TWO_NODES, "tls": {"secretRef": {"name": SECRET}, "clientAuth": "require"}}
+    with available_view(platform, "guarded", spec, caller) as view:
         view.wait_until_settled()
         yield view
 
@@ -67,7 +69,8 @@ def bring_secrets(view: ViewOnCluster) -> None:
 
 def serials(view: ViewOnCluster, name: str, ca: str) -> list[int | None]:
     """Return the serial numbers of the certificates that the nodes show for this name."""
-    answers = view.platform.clients("shown", name, *view.placement()["addresses"], ca=ca)
+    addresses = view.placement()["addresses"]
+    answers = view.platform.clients("shown", name, *addresses, caller=replace(view.caller, ca=ca))
     return [answer["serial"] for answer in answers]
 
 
@@ -85,8 +88,22 @@ def test_reads_are_verified(guarded: ViewOnCluster) -> None:
     assert guarded.values("one") == {"one": (200, {"n": 1})}
     (plain,) = platform.clients("ask", "http://guarded:8080/v1/keys/one")
     assert plain["status"] == 400
-    (refused,) = platform.clients("ask", f"{guarded.url}/v1/keys/one", ca=other)
+    address = f"{guarded.url}/v1/keys/one"
+    (refused,) = platform.clients("ask", address, caller=Caller(ca=other))
     assert (refused["status"], "CERTIFICATE_VERIFY_FAILED" in refused["answer"]) == (0, True)
+
+
+def test_clients_need_a_certificate(guarded: ViewOnCluster) -> None:
+    """Without one a client is refused with a sentence; with one of another CA it gets no connection."""
+    platform, trusting = guarded.platform, replace(guarded.caller, certificate="")
+    address = f"{guarded.url}/v1/placement"
+    (refused,) = platform.clients("ask", address, caller=trusting)
+    assert (refused["status"], refused["answer"]["reason"]) == (401, "unauthenticated")
+    assert "certificate" in refused["answer"]["detail"]
+    certificate, key = CertificateAuthority("other").sign(("clients",))
+    file = platform.write("stranger.pem", (certificate + key).decode())
+    (stranger,) = platform.clients("ask", address, caller=replace(trusting, certificate=file))
+    assert stranger["status"] == 0
 
 
 def test_all_addresses_are_https(guarded: ViewOnCluster) -> None:
@@ -113,7 +130,8 @@ def test_rotations_fail_no_read(guarded: ViewOnCluster, authority: CertificateAu
         serial = write_certificate(platform, authority)
         bring_secrets(guarded)
         platform.eventually(
-            "nodes show the new certificate", lambda: set(serials(guarded, "guarded", guarded.ca)) == {serial}
+            "nodes show the new certificate",
+            lambda: set(serials(guarded, "guarded", guarded.caller.ca)) == {serial},
         )
 
         platform.operators.kubectl("scale", OPERATOR, "--replicas=0")
@@ -181,13 +199,14 @@ def test_unusable_secret_is_reported(guarded: ViewOnCluster, authority: Certific
     platform.eventually("nodes use the good one", lambda: not any(refused(guarded)))
 
 
-def refused(view: ViewOnCluster) -> list[str | None]:
-    """Return for each node why it does not use the certificate that is mounted, or None."""
+def refused(view: ViewOnCluster) -> list[bool]:
+    """Return for each node whether it does not use the certificate that is mounted, by its metrics, which need no certificate."""
     read = (
-        "import json, ssl, urllib.request as r; c = ssl._create_unverified_context(); "
-        "print(json.load(r.urlopen('https://127.0.0.1:8080/v1/status', context=c))['tls']['refused'] or '')"
+        "import ssl, urllib.request as r; c = ssl._create_unverified_context(); "
+        "print(r.urlopen('https://127.0.0.1:8080/metrics', context=c).read().decode())"
     )
-    return [view.execute(ordinal, "serve", "python", "-c", read).strip() or None for ordinal in range(2)]
+    line = 'qt_tls_certificate_refused{certificate="clients"} 1.0'
+    return [line in view.execute(ordinal, "serve", "python", "-c", read) for ordinal in range(2)]
 
 
 def test_operator_makes_certificates(platform: Platform) -> None:
@@ -209,7 +228,7 @@ def test_operator_makes_certificates(platform: Platform) -> None:
     }
     with available_view(platform, "private", spec) as view:
         platform.produce(view.topic, {"one": '{"city": "Paris"}', "two": '{"city": "Paris"}'})
-        trusted = replace(view, ca=platform.trust("private", stored(view).ca))
+        trusted = replace(view, caller=Caller(ca=platform.trust("private", stored(view).ca)))
         assert trusted.values("Paris") == {"Paris": (200, {"people": 2})}
         secret = platform.listed("secret", f"/{names.node_certificate(view.name)}")
         assert [owner["name"] for owner in secret["metadata"]["ownerReferences"]] == ["private"]

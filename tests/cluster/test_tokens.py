@@ -53,6 +53,9 @@ def view(platform: Platform, discovery: None) -> Iterator[ViewOnCluster]:
     caller = f"system:serviceaccount:{platform.namespace.name}:checkout"
     auth["jwt"] |= {"jwksCa": root, "issuer": issuer}
     auth["rules"] = [{**rule, "equals": caller} for rule in auth["rules"]]
+    auth["rules"].append(
+        {"claim": "sub", "glob": "*:courier", "allow": ["read", "scan"], "keyPrefix": "{sub}/"}
+    )
     with available_view(platform, "shielded", {**SMALL, "replicas": 2, "auth": auth}) as made:
         made.wait_until_settled()
         platform.produce(made.topic, {key: json.dumps({"of": key}) for key in KEYS})
@@ -86,8 +89,8 @@ def checkout(platform: Platform) -> Iterator[Namespace]:
     namespace.kubectl("delete", "pod/checkout", "serviceaccount/checkout", "--wait=false")
 
 
-def read(checkout: Namespace, view: ViewOnCluster, key: str, token: str = "") -> str:
-    """Read a key with `qtopic` in the caller's pod, with its own token or another one."""
+def ask(checkout: Namespace, view: ViewOnCluster, command: str, *arguments: str, token: str = "") -> str:
+    """Run `qtopic` in the caller's pod, with its own token or another one."""
     given = ["env", f"QTOPIC_TOKEN={token}"] if token else ["env", f"QTOPIC_TOKEN_FILE={TOKEN}"]
     return checkout.kubectl(
         "exec",
@@ -95,8 +98,8 @@ def read(checkout: Namespace, view: ViewOnCluster, key: str, token: str = "") ->
         "--",
         *given,
         "qtopic",
-        "get",
-        key,
+        command,
+        *arguments,
         "--url",
         view.url,
         "--consistency",
@@ -108,7 +111,7 @@ def read(checkout: Namespace, view: ViewOnCluster, key: str, token: str = "") ->
 
 def refusal(checkout: Namespace, view: ViewOnCluster, token: str) -> str:
     with pytest.raises(Refused) as refused:
-        read(checkout, view, KEYS[0], token)
+        ask(checkout, view, "get", KEYS[0], token=token)
     return str(refused.value)
 
 
@@ -119,7 +122,7 @@ def token_of(platform: Platform, account: str, audience: str) -> str:
 def test_a_pod_reads_with_the_token_of_its_service_account(checkout: Namespace, view: ViewOnCluster) -> None:
     """Each key is read with the projected token, from the node that has it and through the other one."""
     for key in KEYS:
-        assert json.loads(read(checkout, view, key)) == {"of": key}
+        assert json.loads(ask(checkout, view, "get", key)) == {"of": key}
 
 
 def test_other_tokens_are_refused(checkout: Namespace, view: ViewOnCluster) -> None:
@@ -129,6 +132,21 @@ def test_other_tokens_are_refused(checkout: Namespace, view: ViewOnCluster) -> N
     assert "no rule allows anything" in refusal(checkout, view, token_of(platform, "default", AUDIENCE))
     (answer,) = platform.clients("ask", f"{view.url}/v1/keys/{KEYS[0]}")
     assert answer["status"] == 401
+
+
+def test_a_token_opens_the_keys_with_its_subject_only(checkout: Namespace, view: ViewOnCluster) -> None:
+    """By a rule with a key prefix, a ServiceAccount reads and scans its own keys on both nodes, and no other ones."""
+    platform = view.platform
+    platform.namespace.kubectl("create", "serviceaccount", "courier")
+    token = token_of(platform, "courier", AUDIENCE)
+    own = {f"system:serviceaccount:{platform.namespace.name}:courier/{number}" for number in range(8)}
+    platform.produce(view.topic, {key: json.dumps({"of": key}) for key in own})
+    for key in own:
+        assert json.loads(ask(checkout, view, "get", key, token=token)) == {"of": key}
+    assert "no rule allows" in refusal(checkout, view, token)
+    rows = ask(checkout, view, "scan", "--json", token=token).splitlines()
+    assert {json.loads(row)["key"] for row in rows} == own
+    platform.namespace.kubectl("delete", "serviceaccount", "courier")
 
 
 def test_pods_of_a_view_with_rules_have_no_rights_of_their_own(view: ViewOnCluster) -> None:

@@ -61,6 +61,26 @@ class Reading:
 
 
 @dataclass(frozen=True)
+class Caller:
+    """Name the files in the clients' pod with which they call a view. Empty: they have none."""
+
+    ca: str = ""
+    """Of a view that speaks TLS; without it the view speaks plain HTTP."""
+    token_file: str = ""
+    certificate: str = ""
+    """The clients' own, with its key."""
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        given = {"CA": self.ca, "TOKEN_FILE": self.token_file, "CERTIFICATE": self.certificate}
+        variables = [f"{name}={file}" for name, file in given.items() if file]
+        return ("env", *variables, "python", "/clients/clients.py")
+
+
+ANYBODY = Caller()
+
+
+@dataclass(frozen=True)
 class Platform:
     """Represent a namespace with a Kafka, views and clients, and the namespace of their operator."""
 
@@ -69,10 +89,10 @@ class Platform:
     image: str
 
     def clients(
-        self, command: str, *arguments: str, stdin: str = "", ca: str = "", token_file: str = ""
+        self, command: str, *arguments: str, stdin: str = "", caller: Caller = ANYBODY
     ) -> list[dict[str, Any]]:
-        """Run a command of the clients. `ca` and `token_file` are files in their pod, for views with TLS and with rules."""
-        run = ("exec", "--stdin", "clients", "--", *_client_program(ca, token_file), command, *arguments)
+        """Run a command of the clients."""
+        run = ("exec", "--stdin", "clients", "--", *caller.program, command, *arguments)
         output = self.namespace.kubectl(*run, stdin=stdin, timeout=SECONDS)
         return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
@@ -138,14 +158,12 @@ class ViewOnCluster:
     platform: Platform
     name: str
     topic: str
-    ca: str = ""
-    """The file with its CA in the clients' pod. Empty: the view speaks plain HTTP."""
-    token_file: str = ""
-    """The file with the clients' token there. Empty: they have none."""
+    caller: Caller = ANYBODY
+    """With what the clients call it."""
 
     @property
     def url(self) -> str:
-        return f"{'https' if self.ca else 'http'}://{self.name}:8080"
+        return f"{'https' if self.caller.ca else 'http'}://{self.name}:8080"
 
     @property
     def namespace(self) -> Namespace:
@@ -235,7 +253,7 @@ class ViewOnCluster:
 
     def values(self, *keys: str) -> dict[str, tuple[int, Any]]:
         """Return status and value of each key, read through the Service now."""
-        answers = self.platform.clients("get", self.url, *keys, ca=self.ca, token_file=self.token_file)
+        answers = self.platform.clients("get", self.url, *keys, caller=self.caller)
         return {each["key"]: (each["status"], each["value"]) for each in answers}
 
     def uids(self) -> dict[str, str]:
@@ -257,7 +275,7 @@ class ViewOnCluster:
     def reading(self, how: str = "read") -> Iterator[Reading]:
         """Read and write steadily during the block; at the end every key must have its newest value."""
         command = ("kubectl", "--namespace", self.namespace.name, "exec", "--stdin", "clients", "--")
-        script = (*_client_program(self.ca, self.token_file), how, self.url, self.topic)
+        script = (*self.caller.program, how, self.url, self.topic)
         seen, complaints = Reading(), list[str]()
         with subprocess.Popen(
             [*command, *script],
@@ -292,16 +310,6 @@ class ViewOnCluster:
         assert not seen.failures, f"{seen}\n{seen.failures[:10]}\n{self.platform.story()}"
 
 
-def _client_program(ca: str, token_file: str) -> tuple[str, ...]:
-    given = {"CA": ca, "TOKEN_FILE": token_file}
-    return (
-        "env",
-        *(f"{name}={file}" for name, file in given.items() if file),
-        "python",
-        "/clients/clients.py",
-    )
-
-
 def is_ready(pod: Mapping[str, Any] | None) -> bool:
     there = (pod or {}).get("status", {}).get("conditions", ())
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in there)
@@ -323,10 +331,10 @@ def _listen(process: subprocess.Popen[str], seen: Reading, complaints: list[str]
 
 @contextmanager
 def available_view(
-    platform: Platform, name: str, spec: Mapping[str, Any] = SMALL, ca: str = "", token_file: str = ""
+    platform: Platform, name: str, spec: Mapping[str, Any] = SMALL, caller: Caller = ANYBODY
 ) -> Iterator[ViewOnCluster]:
     """Create a view of a new topic with its name, wait until it is available, and delete it at the end of the block."""
-    view = ViewOnCluster(platform, name, name, ca, token_file)
+    view = ViewOnCluster(platform, name, name, caller)
     platform.make_topic(view.topic)
     view.apply(spec)
     view.wait_until_available()
