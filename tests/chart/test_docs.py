@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from itertools import pairwise
@@ -113,9 +114,9 @@ def test_every_example_is_valid(file: Path) -> None:
     """An example is a valid QueryableTopic, or of a kind that every cluster has."""
     for document in yaml.safe_load_all(file.read_text()):
         if document["kind"] == "QueryableTopic":
-            parse_resource(file.read_text(), file.name)
+            parse_resource(json.dumps(document), file.name)
         else:
-            assert document["kind"] in ("Deployment", "Service", "Secret")
+            assert document["kind"] in ("Deployment", "Service", "Secret", "ServiceAccount", "Job")
 
 
 def test_production_example_is_complete() -> None:
@@ -157,3 +158,17 @@ def test_every_reason_exists() -> None:
     for page in PAGES:
         named = re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)+)`", page.read_text())
         assert [name for name in named if name not in known | KUBERNETES] == [], page.name
+
+
+def test_page_on_security_shows_the_example_of_service_accounts() -> None:
+    """What the page shows of a view and of a caller's pod is in the example."""
+    shown = {
+        block.partition("\n")[0]: yaml.safe_load(block)
+        for block in blocks(ROOT / "docs" / "security.md", "yaml")
+    }
+    view, _, job = yaml.safe_load_all((EXAMPLES / "service-account.yaml").read_text())
+    of_page = shown["# the view"]["spec"]["auth"]
+    auth = view["spec"]["auth"]
+    assert {**auth["jwt"], "jwksCa": ""} == {**of_page["jwt"], "jwksCa": ""}
+    assert [rule | {"equals": ""} for rule in auth["rules"]] == [r | {"equals": ""} for r in of_page["rules"]]
+    assert shown["# the caller's pod"]["volumes"] == job["spec"]["template"]["spec"]["volumes"]

@@ -228,7 +228,11 @@ async def _answer(
         # No parameters would replace those of the URL.
         answer = await http.get(url, params=how or None, extensions=named)
         return answer.status_code, answer.json()
-    except (httpx.HTTPError, ValueError) as error:
+    except (
+        httpx.HTTPError,
+        ssl.SSLError,
+        ValueError,
+    ) as error:  # httpx passes on what TLS says of a certificate
         return 0, repr(error)
 
 

@@ -1,9 +1,10 @@
-"""Test a view with rules on a cluster: pods read with the tokens of their ServiceAccounts, as docs/security.md says."""
+"""Test a view with rules on a cluster: pods read with the tokens of their ServiceAccounts, as the example has it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,17 @@ import pytest
 import yaml
 
 from tests.support.cluster import Namespace, Refused, kubectl
-from tests.support.pages import blocks
 from tests.support.view_on_cluster import SMALL, Platform, ViewOnCluster, available_view
 
 pytestmark = pytest.mark.timeout(900)
 
-PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "security.md"
+EXAMPLE = ROOT / "examples" / "kubernetes" / "service-account.yaml"
+VIEW, ACCOUNT, JOB = yaml.safe_load_all(EXAMPLE.read_text())
 AUDIENCE = "users-view"
 TOKEN = "/var/run/view/token"
 KEYS = tuple(f"key-{number}" for number in range(8))  # on both nodes, so that reads are forwarded
-
-
-def yaml_of_the_page(comment: str) -> Any:
-    """Return the block of the page that begins with this comment."""
-    (found,) = (text for text in blocks(PAGE, "yaml") if text.startswith(f"# {comment}\n"))
-    return yaml.safe_load(found)
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +41,8 @@ def discovery(cluster: object) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def view(platform: Platform, discovery: None) -> Iterator[ViewOnCluster]:
-    """Yield a view of two nodes, each with half of the partitions, with the spec of the page."""
-    auth = yaml_of_the_page("the view")["spec"]["auth"]
+    """Yield a view of two nodes, each with half of the partitions, with the rules of the example."""
+    auth = deepcopy(VIEW["spec"]["auth"])
     root = platform.namespace.kubectl(
         "get", "configmap", "kube-root-ca.crt", "--output=jsonpath={.data.ca\\.crt}"
     )
@@ -64,54 +61,44 @@ def view(platform: Platform, discovery: None) -> Iterator[ViewOnCluster]:
 
 @pytest.fixture(scope="module")
 def checkout(platform: Platform) -> Iterator[Namespace]:
-    """Run a pod with the ServiceAccount and the volume of the page."""
+    """Run a pod as the Job of the example, which waits for commands."""
     namespace = platform.namespace
-    namespace.kubectl("create", "serviceaccount", "checkout")
-    volumes = yaml_of_the_page("the caller's pod")["volumes"]
-    clients = platform.listed("pod", "/clients")["spec"]
-    (container,) = clients["containers"]
-    (volume,) = (each["name"] for each in volumes)
-    mounts = [{"name": volume, "mountPath": str(Path(TOKEN).parent)}, {"name": "tmp", "mountPath": "/tmp"}]
-    kept = ("image", "command", "securityContext")
-    spec = {
-        "serviceAccountName": "checkout",
-        "securityContext": clients["securityContext"],
-        "terminationGracePeriodSeconds": 1,
-        "containers": [
-            {"name": "checkout", "volumeMounts": mounts, **{name: container[name] for name in kept}}
-        ],
-        "volumes": [*volumes, {"name": "tmp", "emptyDir": {}}],
+    namespace.kubectl("apply", "--filename", "-", stdin=json.dumps(ACCOUNT))
+    wait = ["python", "-c", "import signal; signal.sigwait({signal.SIGTERM})"]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "checkout"},
+        "spec": job_of(platform, wait)["spec"]["template"]["spec"],
     }
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "checkout"}, "spec": spec}
     namespace.kubectl("apply", "--filename", "-", stdin=json.dumps(pod))
     namespace.kubectl("wait", "--for=condition=Ready", "pod/checkout", "--timeout=120s", timeout=130)
     yield namespace
     namespace.kubectl("delete", "pod/checkout", "serviceaccount/checkout", "--wait=false")
 
 
-def ask(checkout: Namespace, view: ViewOnCluster, command: str, *arguments: str, token: str = "") -> str:
+def job_of(platform: Platform, command: list[str]) -> Any:
+    """Return the Job of the example with the image of this test, and a command."""
+    job = deepcopy(JOB)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    container |= {"image": platform.image, "command": command}
+    return job
+
+
+def ask(checkout: Namespace, *words: str, token: str = "") -> str:
     """Run `qtopic` in the caller's pod, with its own token or another one."""
-    given = ["env", f"QTOPIC_TOKEN={token}"] if token else ["env", f"QTOPIC_TOKEN_FILE={TOKEN}"]
-    return checkout.kubectl(
-        "exec",
-        "checkout",
-        "--",
-        *given,
-        "qtopic",
-        command,
-        *arguments,
-        "--url",
-        view.url,
-        "--consistency",
-        "strong",
-        "--deadline-ms",
-        "20000",
-    )
+    given = f"QTOPIC_TOKEN={token}" if token else f"QTOPIC_TOKEN_FILE={TOKEN}"
+    return checkout.kubectl("exec", "checkout", "--", "env", given, "qtopic", *words)
+
+
+def read(checkout: Namespace, view: ViewOnCluster, key: str, token: str = "") -> str:
+    newest = ("--consistency", "strong", "--deadline-ms", "20000")
+    return ask(checkout, "get", key, "--url", view.url, *newest, token=token)
 
 
 def refusal(checkout: Namespace, view: ViewOnCluster, token: str) -> str:
     with pytest.raises(Refused) as refused:
-        ask(checkout, view, "get", KEYS[0], token=token)
+        read(checkout, view, KEYS[0], token)
     return str(refused.value)
 
 
@@ -122,7 +109,18 @@ def token_of(platform: Platform, account: str, audience: str) -> str:
 def test_a_pod_reads_with_the_token_of_its_service_account(checkout: Namespace, view: ViewOnCluster) -> None:
     """Each key is read with the projected token, from the node that has it and through the other one."""
     for key in KEYS:
-        assert json.loads(ask(checkout, view, "get", key)) == {"of": key}
+        assert json.loads(read(checkout, view, key)) == {"of": key}
+
+
+def test_the_job_of_the_example_reads_a_key(checkout: Namespace, view: ViewOnCluster) -> None:
+    """The Job runs the command of the example once, with the address and the key of this view, and prints the value."""
+    (container,) = JOB["spec"]["template"]["spec"]["containers"]
+    replaced = {"alice": KEYS[0], f"http://{VIEW['metadata']['name']}:8080": view.url}
+    command = [replaced.get(word, word) for word in container["command"]]
+    checkout.kubectl("apply", "--filename", "-", stdin=json.dumps(job_of(view.platform, command)))
+    checkout.kubectl("wait", "--for=condition=Complete", "job/checkout", "--timeout=120s", timeout=130)
+    assert json.loads(checkout.kubectl("logs", "job/checkout")) == {"of": KEYS[0]}
+    checkout.kubectl("delete", "job/checkout")
 
 
 def test_other_tokens_are_refused(checkout: Namespace, view: ViewOnCluster) -> None:
@@ -142,9 +140,9 @@ def test_a_token_opens_the_keys_with_its_subject_only(checkout: Namespace, view:
     own = {f"system:serviceaccount:{platform.namespace.name}:courier/{number}" for number in range(8)}
     platform.produce(view.topic, {key: json.dumps({"of": key}) for key in own})
     for key in own:
-        assert json.loads(ask(checkout, view, "get", key, token=token)) == {"of": key}
-    assert "no rule allows" in refusal(checkout, view, token)
-    rows = ask(checkout, view, "scan", "--json", token=token).splitlines()
+        assert json.loads(read(checkout, view, key, token)) == {"of": key}
+    assert "does not allow read of this key" in refusal(checkout, view, token)
+    rows = ask(checkout, "scan", "--json", "--url", view.url, token=token).splitlines()
     assert {json.loads(row)["key"] for row in rows} == own
     platform.namespace.kubectl("delete", "serviceaccount", "courier")
 
