@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from queryable_app.contract import SettingsError
+from queryable_app.policy.tokens import verify_signature
+from queryable_app.serve.auth import authenticator
 from queryable_app.serve.auth.audit import LINES_BURST, Audit
 from queryable_app.serve.auth.shared_secret import SharedSecret
 from tests.support.served import Served, served
@@ -124,3 +127,16 @@ def test_audit_is_bounded(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[-1]["leftOut"] == 50
     assert "a secret key" not in str(lines)
     assert audit.refused_by_reason["token_signature"] == LINES_BURST + 50
+
+
+def test_time_that_others_take_is_no_time_of_bad_tokens(
+    node: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine that is busy with other work, bad tokens are refused as such: the CPU of their signatures is bounded."""
+
+    def verify_late(*arguments: Any) -> None:
+        time.sleep(0.05)
+        verify_signature(*arguments)
+
+    monkeypatch.setattr(authenticator, "verify_signature", verify_late)
+    assert [status(node, OTHER_SECRET) for _ in range(4)] == [401] * 4
