@@ -102,6 +102,6 @@ class AsyncTransport:
                 return response_of(response, bytes(body))
         except TimeoutError:
             return timed_out()
-        # httpx passes on what TLS says of the client's certificate.
+        # httpx passes on TLS's refusal of the client's certificate.
         except (httpx.TransportError, httpx.InvalidURL, ssl.SSLError) as error:
             return transport_failure(error)

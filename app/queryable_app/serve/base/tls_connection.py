@@ -8,11 +8,13 @@ unless an earlier one still waits for the client.
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, cast
+
+from queryable_app.serve.base.write_now import write_now
 
 _RECORD_BYTES_MAX: Final = 1 << 14
 """A read that takes a whole record leaves nothing decrypted behind."""
@@ -38,7 +40,6 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
         self._create_protocol = create_protocol
         self._protocol: asyncio.Protocol | None = None  # None: the handshake is not over
         self._raw: asyncio.Transport | None = None
-        self._descriptor = -1
         self._loop = asyncio.get_running_loop()
         self._closing = False
         self._at_end = False  # the other side sends no more
@@ -59,14 +60,14 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
     # The protocol of the socket's transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._raw = transport  # type: ignore[assignment]  # uvloop's is one in all but its class
-        self._descriptor = transport.get_extra_info("socket").fileno()
+        self._raw = raw = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
+        self._write_raw = partial(write_now, raw, transport.get_extra_info("socket").fileno())
         if not self._ssl.server_side:
-            self._shake_hands()
+            self._go_on_with_handshake()
 
     def data_received(self, data: bytes) -> None:
         self._feed(data)
-        if self._protocol is not None or self._shake_hands():
+        if self._protocol is not None or self._go_on_with_handshake():
             self._decrypt()
 
     def eof_received(self) -> bool:
@@ -95,7 +96,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
 
     # TLS.
 
-    def _shake_hands(self) -> bool:
+    def _go_on_with_handshake(self) -> bool:
         """Go on with the handshake, and return whether it is over."""
         try:
             self._ssl.do_handshake()
@@ -133,33 +134,25 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
             self._receive(data)
             if not incoming.pending or self._closing or self._reading_paused:
                 break
-        if self._outgoing.pending and not self._closing:  # what TLS itself has to say
+        if self._outgoing.pending and not self._closing:  # records of TLS itself, such as a new key
             self._send()
 
     def _send(self) -> None:
         """Send what is encrypted now."""
-        encrypted, raw = self._encrypted(), self._raw
-        assert raw is not None
-        sent = 0
-        if encrypted and not raw.get_write_buffer_size():
-            try:
-                sent = os.write(self._descriptor, encrypted)
-            except OSError:  # a full buffer, or a lost connection: the transport waits, or finds out why
-                pass
-            else:
-                if sent == len(encrypted):
-                    return
-        raw.write(encrypted[sent:])
+        encrypted = self._encrypted()
+        if encrypted:
+            self._write_raw(encrypted)
 
     def _on_end(self) -> None:
         """Pass on that the other side sends no more, once."""
+        assert self._protocol is not None
         if not self._at_end:
             self._at_end = True
-            if not (self._protocol is not None and self._protocol.eof_received()):
+            if not self._protocol.eof_received():
                 self.close()
 
     def _fail(self, error: OSError) -> None:
-        """End the connection, and tell the other side by what OpenSSL has left to send."""
+        """End the connection with the alert that OpenSSL has ready for the other side."""
         if not self.opened.done():
             self.opened.set_exception(error)
         if self._raw is not None and not self._closing:

@@ -11,8 +11,9 @@ unchanged.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Final
 from urllib.parse import unquote_to_bytes
 
@@ -20,6 +21,7 @@ from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure
 from queryable_app.serve.api.guard import PIECE_BYTES, to_failure
 from queryable_app.serve.api.request import HISTORY_END
 from queryable_app.serve.base.answer_reservation import AnswerReservation
+from queryable_app.serve.base.write_now import write_now
 from queryable_app.serve.http.bounded_protocol import CLOSE_LINE
 from queryable_app.serve.http.head_cache import HeadKind, Heads
 from queryable_app.serve.http.multi_get_lane import MULTI_GET, MultiGetHeads, MultiGetLane
@@ -53,15 +55,17 @@ class FastLane(MultiGetLane):
     forward: ForwardedRead | None = None  # the client's request, while another node answers it
     reservation: AnswerReservation | None = None  # of a large answer that is not sent completely
     incomplete_request = b""  # the beginning of a request that another node forwards
-    descriptor: int | None = None  # of the connection's socket, if bytes go through it as they are
+    _write: Callable[[bytes], None]  # at once if bytes go through the connection's socket as they are
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if self.lacks_certificate:
             self.heads, self.multi_get_heads = self.heads_of_nodes, MultiGetHeads(self.heads_of_nodes)
         connection = transport.get_extra_info("socket")
-        if connection is not None and transport.get_extra_info("sslcontext") is None:
-            self.descriptor = connection.fileno()
+        if connection is None or transport.get_extra_info("sslcontext") is not None:
+            self._write = transport.write
+        else:
+            self._write = partial(write_now, transport, connection.fileno())
 
     def data_received(self, data: bytes) -> None:
         """Answer a request whose row is found at once; `_receive` takes any other input."""
@@ -86,18 +90,6 @@ class FastLane(MultiGetLane):
             if answer is not None and self._forward(request[1], answer):
                 return
         self._receive(data)
-
-    def _write(self, answer: bytes) -> None:
-        """Write an answer now. The transport would wait until all input that has arrived is handled, and so would the client."""
-        if self.descriptor is None or self.transport.get_write_buffer_size():
-            self.transport.write(answer)
-            return
-        try:
-            sent = os.write(self.descriptor, answer)
-        except OSError:  # a full buffer, or a lost connection: the transport waits, or finds out why
-            sent = 0
-        if sent < len(answer):
-            self.transport.write(answer[sent:])
 
     def _receive(self, data: bytes) -> None:
         if self.forward is not None or self.queued is not None or self.unparsed:
@@ -335,7 +327,7 @@ class FastLane(MultiGetLane):
             self.forward = None
         self.incomplete_request = b""
         self._end_reservation()
-        self.descriptor = None  # closed soon, and then another connection's
+        self._write = self.transport.write
         super().connection_lost(exc)
 
     def refuse(self, failure: Failure) -> None:

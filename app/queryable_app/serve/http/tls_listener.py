@@ -232,7 +232,6 @@ class TlsServer(uvicorn.Server):
         self.servers.extend(listeners)  # type: ignore[arg-type]
 
     def _new_protocol(self) -> asyncio.Protocol:
-        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
-        return made
