@@ -30,6 +30,7 @@ from queryable_app.platform.processes import free_ports
 from tests.integration import topics
 from tests.integration.system import running
 from tests.support.kafka import embedded_kafka
+from tests.support.processes import suspended
 from tests.support.waiting import eventually
 
 STREAMS: Final = JarSet(
@@ -184,13 +185,8 @@ def freshness(directory: Path, bootstrap: str, seconds: int, rounds: int) -> Ite
 def stopped(urls: Sequence[str]) -> Iterator[None]:
     """Stop the systems behind these addresses with SIGSTOP until the end of the block: all children that serve one of them."""
     family = [process for url in urls for process in family_of(port_of(url))]
-    for process in family:
-        process.suspend()
-    try:
+    with suspended(family):
         yield
-    finally:
-        for process in family:
-            process.resume()
 
 
 def family_of(port: int) -> list[psutil.Process]:

@@ -2,7 +2,7 @@
 
 `read` writes increasing numbers to keys and reads them meanwhile, on persistent connections and on new ones, until its
 standard input ends. `read-with-client` does so with the Python client, which tries the next replica. Both print JSON objects,
-one a line: each failure, and once a second the number of reads. `CA` names the file with the CA of views that speak TLS; nodes
+one a line: each failure, and once a second the number of reads. `CA` names the file with the CA of views with TLS; nodes
 are then verified by the name of their Service. `CERTIFICATE` names the file with the clients' own certificate and its key, and
 `TOKEN_FILE` that with the token of each request.
 """
@@ -228,11 +228,8 @@ async def _answer(
         # No parameters would replace those of the URL.
         answer = await http.get(url, params=how or None, extensions=named)
         return answer.status_code, answer.json()
-    except (
-        httpx.HTTPError,
-        ssl.SSLError,
-        ValueError,
-    ) as error:  # httpx passes on what TLS says of a certificate
+    # httpx passes on TLS's refusal of a certificate.
+    except (httpx.HTTPError, ssl.SSLError, ValueError) as error:
         return 0, repr(error)
 
 

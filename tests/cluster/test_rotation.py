@@ -3,10 +3,7 @@ credentials for Kafka."""
 
 from __future__ import annotations
 
-import base64
-import json
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,8 +22,8 @@ OLD, NEW = tokens.SECRET, tokens.OTHER_SECRET
 @pytest.fixture(scope="module")
 def view(platform: Platform) -> Iterator[ViewOnCluster]:
     """Yield a view of two nodes with all partitions, whose callers need tokens, and which is a user of Kafka."""
-    write_secret(platform, JWT, {"hmac": OLD})
-    write_secret(platform, KAFKA, settings_of("first"))
+    platform.write_secret(JWT, {"hmac": OLD})
+    platform.write_secret(KAFKA, settings_of("first"))
     token_file = platform.write(TOKEN_FILE, tokens.token(OLD))
     spec = {
         **SMALL,
@@ -41,12 +38,6 @@ def view(platform: Platform) -> Iterator[ViewOnCluster]:
     with available_view(platform, "rotated", spec, Caller(token_file=token_file)) as made:
         made.wait_until_settled()
         yield made
-
-
-def write_secret(platform: Platform, name: str, data: Mapping[str, bytes]) -> None:
-    encoded = {key: base64.b64encode(content).decode() for key, content in data.items()}
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": encoded}
-    platform.namespace.kubectl("apply", "--filename", "-", stdin=json.dumps(secret))
 
 
 def settings_of(user: str) -> dict[str, bytes]:
@@ -65,12 +56,6 @@ def statuses(view: ViewOnCluster, secret: bytes) -> set[int]:
     return {each["status"] for each in view.platform.clients("ask", *addresses, caller=caller)}
 
 
-def bring_secrets(view: ViewOnCluster) -> None:
-    """Let the kubelets bring changed Secrets now: they look at a changed pod at once, and else about every minute."""
-    for pod in view.pods():
-        view.namespace.kubectl("annotate", "pod", pod, f"example.com/at={time.time()}", "--overwrite")
-
-
 def token_of_nodes(view: ViewOnCluster) -> Any:
     revision = names.revision_number(view.active)
     assert revision is not None
@@ -81,13 +66,13 @@ def test_key_of_tokens_is_replaced_without_a_failed_read(view: ViewOnCluster) ->
     """Nodes accept the next key beside the present one, then callers sign with it, and then the old one is refused."""
     platform, pods = view.platform, view.uids()
     with view.no_read_fails():
-        write_secret(platform, JWT, {"hmac": OLD, "hmac.next": NEW})
-        bring_secrets(view)
+        platform.write_secret(JWT, {"hmac": OLD, "hmac.next": NEW})
+        view.bring_secrets()
         platform.eventually("nodes accept the next key", lambda: statuses(view, NEW) == {200})
         assert statuses(view, OLD) == {200}
         platform.write(TOKEN_FILE, tokens.token(NEW))
-        write_secret(platform, JWT, {"hmac": NEW})
-        bring_secrets(view)
+        platform.write_secret(JWT, {"hmac": NEW})
+        view.bring_secrets()
         platform.eventually("nodes refuse the old key", lambda: statuses(view, OLD) == {401})
     assert view.uids() == pods
 
@@ -96,7 +81,7 @@ def test_credentials_for_kafka_are_replaced_without_a_failed_read(view: ViewOnCl
     """The pods restart one after the other with the new user, and the view goes on from Kafka."""
     platform, pods = view.platform, view.uids()
     with view.no_read_fails():
-        write_secret(platform, KAFKA, settings_of("second"))
+        platform.write_secret(KAFKA, settings_of("second"))
         platform.eventually("both pods are new", lambda: not set(pods.values()) & set(view.uids().values()))
     read = "print(open('/etc/qt/kafka/sasl.jaas.config').read())"
     assert all('username="second"' in view.execute(n, "serve", "python", "-c", read) for n in range(2))

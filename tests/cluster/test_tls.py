@@ -19,7 +19,7 @@ from tests.support.view_on_cluster import OPERATOR, SMALL, Caller, Platform, Vie
 
 pytestmark = pytest.mark.timeout(900)
 
-SECRET = "guarded-tls"
+SECRET, TYPE = "guarded-tls", "kubernetes.io/tls"
 # One replica of each partition, so that nodes forward half of the reads to each other.
 TWO_NODES: Mapping[str, Any] = {**SMALL, "replicas": 2}
 
@@ -42,29 +42,11 @@ def guarded(platform: Platform, authority: CertificateAuthority) -> Iterator[Vie
         yield view
 
 
-def write_secret(platform: Platform, name: str, data: Mapping[str, bytes]) -> None:
-    encoded = {key: base64.b64encode(content).decode() for key, content in data.items()}
-    secret = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name},
-        "type": "kubernetes.io/tls",
-        "data": encoded,
-    }
-    platform.namespace.kubectl("apply", "--filename", "-", stdin=json.dumps(secret))
-
-
 def write_certificate(platform: Platform, authority: CertificateAuthority) -> int:
     """Write a certificate for the view's Service, and return its serial number."""
     certificate, key = authority.sign(("guarded", f"guarded.{platform.namespace.name}.svc"))
-    write_secret(platform, SECRET, {"tls.crt": certificate, "tls.key": key, "ca.crt": authority.pem})
+    platform.write_secret(SECRET, {"tls.crt": certificate, "tls.key": key, "ca.crt": authority.pem}, TYPE)
     return x509.load_pem_x509_certificate(certificate).serial_number
-
-
-def bring_secrets(view: ViewOnCluster) -> None:
-    """Let the kubelets bring changed Secrets now: they look at a changed pod at once, and else about every minute."""
-    for pod in view.pods():
-        view.namespace.kubectl("annotate", "pod", pod, f"example.com/at={time.time()}", "--overwrite")
 
 
 def serials(view: ViewOnCluster, name: str, ca: str) -> list[int | None]:
@@ -128,7 +110,7 @@ def test_rotations_fail_no_read(guarded: ViewOnCluster, authority: CertificateAu
     pods = guarded.uids()
     with guarded.no_read_fails():
         serial = write_certificate(platform, authority)
-        bring_secrets(guarded)
+        guarded.bring_secrets()
         platform.eventually(
             "nodes show the new certificate",
             lambda: set(serials(guarded, "guarded", guarded.caller.ca)) == {serial},
@@ -136,8 +118,8 @@ def test_rotations_fail_no_read(guarded: ViewOnCluster, authority: CertificateAu
 
         platform.operators.kubectl("scale", OPERATOR, "--replicas=0")
         between, following = with_next_certificate(guarded)
-        write_secret(platform, names.node_certificate("guarded"), between)
-        bring_secrets(guarded)
+        platform.write_secret(names.node_certificate("guarded"), between, TYPE)
+        guarded.bring_secrets()
         trusted, name = (
             platform.trust("between", between["ca.crt"]),
             names.node_tls_name(namespace, "guarded"),
@@ -151,7 +133,7 @@ def test_rotations_fail_no_read(guarded: ViewOnCluster, authority: CertificateAu
             "the operator has promoted the next certificate",
             lambda: stored(guarded).shown.chain == following,
         )
-        bring_secrets(guarded)
+        guarded.bring_secrets()
         serial = x509.load_pem_x509_certificate(following).serial_number
         platform.eventually(
             "nodes show it to each other", lambda: set(serials(guarded, name, trusted)) == {serial}
@@ -187,15 +169,15 @@ def test_unusable_secret_is_reported(guarded: ViewOnCluster, authority: Certific
     with guarded.no_read_fails("read-with-client"):
         certificate, _ = authority.sign(("guarded",))
         _, key = authority.sign(("guarded",))
-        write_secret(platform, SECRET, {"tls.crt": certificate, "tls.key": key, "ca.crt": authority.pem})
-        bring_secrets(guarded)
+        platform.write_secret(SECRET, {"tls.crt": certificate, "tls.key": key, "ca.crt": authority.pem}, TYPE)
+        guarded.bring_secrets()
         platform.eventually(
             "the condition says so", lambda: degraded(guarded)[:2] == ("True", "SecretUnusable")
         )
         assert f"Secret {SECRET}: tls.crt and tls.key: the key does not fit" in degraded(guarded)[2]
         platform.eventually("nodes refuse it", lambda: all(refused(guarded)))
         write_certificate(platform, authority)
-        bring_secrets(guarded)
+        guarded.bring_secrets()
     platform.eventually("nodes use the good one", lambda: not any(refused(guarded)))
 
 

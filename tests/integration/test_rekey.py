@@ -27,6 +27,7 @@ from tests.integration import topics
 from tests.integration.system import System, example, resource, running
 from tests.support.fold import LogRecord
 from tests.support.kafka import KafkaForTests, embedded_kafka
+from tests.support.processes import suspended
 from tests.support.waiting import eventually
 
 SEED = 20261122
@@ -307,34 +308,23 @@ def test_deleted_internal_topic_gives_no_wrong_number(
 
 
 def _fall_behind(kafka: KafkaForTests, system: System, topic: str, dice: random.Random) -> None:
-    """Check that reads tell how far the view is behind in the source topic while the job stands still, that those which ask for
-    more are refused, and that the others show what is counted."""
+    """Check the reads of a view whose job is suspended: their headers have the lag in the source topic, those that ask for newer
+    rows are refused, and the others show what is counted."""
     before = served(system)
     page = f"/v1/keys/{quote(next(iter(before)), safe='')}"
-    with standing_still(job_pid(system)):
+    job = psutil.Process(job_pid(system))
+    with suspended([job, *job.children(recursive=True)]):
         topics.produce(kafka.bootstrap, topic, [record(dice) for _ in range(300)])
-        eventually("the lag is told", lambda: system.get(page).headers.get("qt-lag-records") == "300", 60)
+        eventually(
+            "the lag is in the headers", lambda: system.get(page).headers.get("qt-lag-records") == "300", 60
+        )
         ends = ",".join(f"{p}:{end}" for p, end in sorted(topics.ends(kafka.bootstrap, topic).items()))
         for asked in ("consistency=strong", f"min-position={ends}"):
             assert _reason(system, f"{page}?{asked}&deadline-ms=500") == "not_fresh_enough"
         late = f"{page}?consistency=bounded&max-lag-ms=500&deadline-ms=500"
-        eventually("it is too late", lambda: _reason(system, late) == "not_fresh_enough", 60)
+        eventually("it is too old", lambda: _reason(system, late) == "not_fresh_enough", 60)
         assert system.get(f"{page}?consistency=any").json() == next(iter(before.values()))
     eventually("the view is fresh", lambda: _strong(system) is not None, 120)
-
-
-@contextmanager
-def standing_still(pid: int) -> Iterator[None]:
-    """Stop a process and all that it has started, until the end of the block."""
-    job = psutil.Process(pid)
-    family = [job, *job.children(recursive=True)]
-    for each in family:
-        each.suspend()
-    try:
-        yield
-    finally:
-        for each in family:
-            each.resume()
 
 
 def _reason(system: System, path: str) -> str:
@@ -344,9 +334,9 @@ def _reason(system: System, path: str) -> str:
 
 
 def test_job_follows_what_happens_to_the_source_topic(kafka: KafkaForTests, tmp_path: Path) -> None:
-    """A job that stands still is told by reads, and counts each record once when it goes on. Lag tools see the view's positions,
-    and partitions that the internal topic gets change no number. Status has the partitions that the source gets. A source
-    that was made again, with more records than before, fails the job."""
+    """Reads show the lag of a job that is suspended, and it counts each record once when it goes on. Lag tools see the view's
+    positions, and partitions that the internal topic gets change no number. Status has the partitions that the source
+    gets. A source that was made again, with more records than before, fails the job."""
     topic, dice = "source-positions", random.Random(SEED)
     topics.create(kafka.bootstrap, topic, 2)
     topics.produce(kafka.bootstrap, topic, [record(dice) for _ in range(100)])

@@ -1,6 +1,9 @@
-"""Read the operating system's data about processes, which may end meanwhile."""
+"""Read the operating system's data about processes, which may end meanwhile, and suspend them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import psutil
 
@@ -25,3 +28,15 @@ def worker_pids(parent: int) -> dict[int, int]:
         if "QT_ORDINAL" in environment and "die_with_parent.py" not in " ".join(command):
             found[int(environment["QT_ORDINAL"])] = child.pid
     return found
+
+
+@contextmanager
+def suspended(family: Sequence[psutil.Process]) -> Iterator[None]:
+    """Stop processes with SIGSTOP until the end of the block."""
+    for process in family:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in family:
+            process.resume()

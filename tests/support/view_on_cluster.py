@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +23,7 @@ SECONDS = 300.0
 """The limit of each wait: a JVM starts in a minute on a busy machine."""
 
 KAFKA_USERS: Mapping[str, str] = {"first": "the-first-password", "second": "the-second-password"}
-"""Who may use the port 9094 of the Kafka on the cluster."""
+"""The users, with their passwords, of the port 9094 of the Kafka on the cluster."""
 
 # The smallest resources that nodes need, so that a laptop has room for them, and no idle delays.
 SMALL: Mapping[str, Any] = {
@@ -62,10 +64,10 @@ class Reading:
 
 @dataclass(frozen=True)
 class Caller:
-    """Name the files in the clients' pod with which they call a view. Empty: they have none."""
+    """Name the files in the clients' pod that their requests to a view need. Empty: they need none."""
 
     ca: str = ""
-    """Of a view that speaks TLS; without it the view speaks plain HTTP."""
+    """The CA of a view with TLS. Empty: the view has plain HTTP."""
     token_file: str = ""
     certificate: str = ""
     """The clients' own, with its key."""
@@ -77,7 +79,7 @@ class Caller:
         return ("env", *variables, "python", "/clients/clients.py")
 
 
-ANYBODY = Caller()
+WITHOUT_FILES = Caller()
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Platform:
     image: str
 
     def clients(
-        self, command: str, *arguments: str, stdin: str = "", caller: Caller = ANYBODY
+        self, command: str, *arguments: str, stdin: str = "", caller: Caller = WITHOUT_FILES
     ) -> list[dict[str, Any]]:
         """Run a command of the clients."""
         run = ("exec", "--stdin", "clients", "--", *caller.program, command, *arguments)
@@ -106,6 +108,11 @@ class Platform:
         script = f"cat > {file}.new && mv {file}.new {file}"
         self.namespace.kubectl("exec", "--stdin", "clients", "--", "sh", "-c", script, stdin=text)
         return file
+
+    def write_secret(self, name: str, data: Mapping[str, bytes], kind: str = "Opaque") -> None:
+        encoded = {key: base64.b64encode(content).decode() for key, content in data.items()}
+        about = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": kind}
+        self.namespace.kubectl("apply", "--filename", "-", stdin=json.dumps({**about, "data": encoded}))
 
     def listed(self, kind: str, name: str = "", **parameters: str) -> Any:
         return self.namespace.listed(kind, name, **parameters)
@@ -158,8 +165,8 @@ class ViewOnCluster:
     platform: Platform
     name: str
     topic: str
-    caller: Caller = ANYBODY
-    """With what the clients call it."""
+    caller: Caller = WITHOUT_FILES
+    """The files that the clients' requests to it need."""
 
     @property
     def url(self) -> str:
@@ -268,6 +275,11 @@ class ViewOnCluster:
     def execute(self, ordinal: int, container: str, *command: str) -> str:
         return self.namespace.kubectl("exec", self.pod(ordinal), "--container", container, "--", *command)
 
+    def bring_secrets(self) -> None:
+        """Let the kubelets bring changed Secrets now: they look at a changed pod at once, and else about every minute."""
+        for pod in self.pods():
+            self.namespace.kubectl("annotate", "pod", pod, f"example.com/at={time.time()}", "--overwrite")
+
     def delete(self) -> None:
         self.namespace.kubectl("delete", "qt", self.name, f"--timeout={SECONDS:.0f}s", timeout=SECONDS + 10)
 
@@ -331,7 +343,7 @@ def _listen(process: subprocess.Popen[str], seen: Reading, complaints: list[str]
 
 @contextmanager
 def available_view(
-    platform: Platform, name: str, spec: Mapping[str, Any] = SMALL, caller: Caller = ANYBODY
+    platform: Platform, name: str, spec: Mapping[str, Any] = SMALL, caller: Caller = WITHOUT_FILES
 ) -> Iterator[ViewOnCluster]:
     """Create a view of a new topic with its name, wait until it is available, and delete it at the end of the block."""
     view = ViewOnCluster(platform, name, name, caller)

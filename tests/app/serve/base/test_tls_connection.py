@@ -270,8 +270,8 @@ def test_a_changed_record_ends_the_connection(server_side: ssl.SSLContext) -> No
     run(test)
 
 
-def test_a_connection_cut_without_a_farewell_ends(server_side: ssl.SSLContext) -> None:
-    """A client whose socket ends without TLS's own end is taken as one that sends no more."""
+def test_a_connection_cut_without_close_notify_ends(server_side: ssl.SSLContext) -> None:
+    """A client whose socket ends without TLS's close_notify is taken as one that sends no more."""
 
     async def test() -> None:
         async with both_ends(server_side) as (client, server):
