@@ -126,14 +126,16 @@ class Attempts:
         return Wait(min(hedge_at, share_at, now + _LOOK_AGAIN_SECONDS))
 
     def answered(self, ordinal: int, status: int, answer: Any) -> bool:
-        """Return whether this answers the request. Otherwise the node refused, and the next replica is due."""
+        """Return whether this answers the request. Otherwise the node refused, and another attempt runs or is due."""
         self.failed(ordinal)
         if status == _WRONG_OWNER:
             return False
         if status not in _REFUSALS:
             return True
         if status == _OVERLOADED and not (self._left and self._budget.take()):
-            return True
+            if not self._running:
+                return True
+            self._left.clear()
         if self._refusal is None or _REFUSALS.index(status) >= _REFUSALS.index(self._refusal[0]):
             self._refusal = status, answer
         return False

@@ -126,6 +126,35 @@ def test_overload_is_retried_only_within_the_budget() -> None:
     assert poor.answered(0, 429, "busy")
 
 
+@pytest.mark.parametrize("then", [200, None])
+def test_attempt_that_runs_may_answer_after_an_overload(then: int | None) -> None:
+    """A hedge that meets an overloaded node does not end the request while the first replica may answer."""
+    request = attempts(nodes(2))
+    request.step(0)
+    _, hedge = next_action(request, 0)
+    assert hedge == SendTo(1, hedge=True)
+    assert not request.answered(1, 429, "busy")
+    assert request.step(0.1) == Wait(2.0)
+    if then is None:
+        request.failed(0)
+        assert request.step(0.2) == Exhausted("busy")
+    else:
+        assert request.answered(0, then, "value")
+
+
+def test_overload_without_budget_starts_no_other_attempt() -> None:
+    """Only attempts that run already may still answer."""
+    health = nodes()
+    request = attempts(health, HedgeBudget(share=0, burst=0))
+    request.step(0)
+    health[0].connection_lost()
+    assert request.step(0.001) == SendTo(1, hedge=False)
+    assert not request.answered(1, 429, "busy")
+    assert request.step(0.002) == Wait(2.0)
+    request.failed(0)
+    assert request.step(0.003) == Exhausted("busy")
+
+
 def test_request_does_not_wait_for_an_unhealthy_replica() -> None:
     """The next replica is tried without a budget, unless it is unhealthy too."""
     health = nodes(2)
@@ -198,6 +227,7 @@ def test_every_replica_is_tried_once_before_the_deadline(
     for _ in range(10_000):
         step = request.step(now)
         if isinstance(step, Exhausted):
+            final = 429 if step.refusal == 429 else None
             break
         if isinstance(step, SendTo):
             assert step.ordinal not in tried
@@ -220,6 +250,8 @@ def test_every_replica_is_tried_once_before_the_deadline(
         raise AssertionError("the request does not end")
     if final is None and now < deadline:
         assert set(tried) == ended == set(health)
+    if final == 429 and now < deadline:
+        assert set(tried) == ended
     quick = all(replica.after <= 0.03 for replica in replicas)
     if quick and deadline > 1 and any(replica.status == 200 for replica in replicas):
         assert final is not None
