@@ -31,6 +31,7 @@ _SPACES: Final = (" ", "\t", "\n", "\r")
 # Possessive quantifiers: each regex reads any text in one pass.
 _SPACE: Final = re.compile(r"[ \t\n\r]*+")
 _STRING_OR_BRACKET: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.DOTALL)
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _TOO_LONG: Final = f"has a number of more than {NUMBER_CHARACTERS_MAX} characters"
 
 
@@ -58,9 +59,12 @@ def parse_json(raw: bytes, unique_names: bool = False) -> JsonText:
 def parse_text(text: str, unique_names: bool = False) -> Any:
     """Parse a text that is one JSON document. The caller checks its depth."""
     try:
-        return (_UNIQUE if unique_names else _ANY).decode(text)
+        value = (_UNIQUE if unique_names else _ANY).decode(text)
+        if _SURROGATE.search(text):
+            _CHECKED_NAMES.decode(text)
     except (ValueError, RecursionError) as error:
         raise _bad_json(error) from None
+    return value
 
 
 # A reader takes a text and a position, and returns the value there and the position after it.
@@ -78,9 +82,12 @@ def read_json(text: str, at: int) -> tuple[JsonText, int]:
 def read_value(text: str, at: int) -> tuple[Any, int]:
     """Read the value at a position without its text. The caller checks its depth."""
     try:
-        return _ANY.raw_decode(text, at)
+        value, end = _ANY.raw_decode(text, at)
+        if _SURROGATE.search(text, at, end):
+            _CHECKED_NAMES.raw_decode(text, at)
     except (ValueError, RecursionError) as error:
         raise _bad_json(error) from None
+    return value, end
 
 
 def read_stored(text: str, at: int) -> tuple[Any, int]:
@@ -274,6 +281,15 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
+def _check_names(pairs: list[tuple[str, Any]]) -> None:
+    """Refuse a name that UTF-8 cannot carry, as Spark's parser does. It takes such a string only as a value."""
+    try:
+        for name, _ in pairs:
+            name.encode()
+    except UnicodeEncodeError:
+        raise BadJson("has a name with half of a surrogate pair") from None
+
+
 class LongNumber:
     """Hold the text of a number that takes too long to convert. Only a double, or nothing, can be made of it."""
 
@@ -313,4 +329,5 @@ _NUMBERS: Final[Any] = {
 }
 _ANY: Final = json.JSONDecoder(**_NUMBERS)
 _UNIQUE: Final = json.JSONDecoder(**_NUMBERS, object_pairs_hook=_unique)
+_CHECKED_NAMES: Final = json.JSONDecoder(**_NUMBERS, object_pairs_hook=_check_names)
 _STORED: Final = json.JSONDecoder(parse_constant=_refuse_constant)

@@ -21,6 +21,8 @@ _PIECES = st.sampled_from(
         "\x00",
         "\x1f",
         "\\u00",
+        "\\ud83d",
+        "\\ude00",
         "23",
         "a",
         "é",
@@ -54,7 +56,13 @@ def _nearly_json(draw: st.DrawFn) -> bytes:
     return b"[" * deeper + text + b"9" * digits + b"]" * deeper
 
 
-_TEXTS = _nearly_json() | st.lists(_PIECES, max_size=8).map("".join).map(str.encode) | st.binary(max_size=6)
+_NAMES = st.lists(_PIECES, max_size=4).map("".join).map(lambda name: f'{{"{name}":1}}'.encode())
+_TEXTS = (
+    _nearly_json()
+    | _NAMES
+    | st.lists(_PIECES, max_size=8).map("".join).map(str.encode)
+    | st.binary(max_size=6)
+)
 
 
 def _problems(spark: SparkSession, texts: list[bytes]) -> list[str | None]:
