@@ -111,16 +111,11 @@ class RekeyJob:
         if self._admin is None:
             self._admin = KafkaAdmin(self._jvm, self._settings.bootstrap_servers, self._spec.kafka_config)
         admin = self._admin
-        source = admin.describe(self._spec.topic, range(self._partitions))
-        if source is None:
-            raise _RunEnded("waiting-for-topic", f"there is no topic {self._spec.topic}")
-        if source.partitions < self._partitions:
-            raise _RunEnded(
-                "failed", f"the topic {self._spec.topic} has lost partitions; make a new revision"
-            )
-        self._source_partitions = source.partitions
+        self._source_partitions = self._source(admin).partitions
         internal = self._internal_topic(admin)
         reported = self._report("starting", "")
+        # Only now its offsets: rows of another job may have moved the nodes' positions beyond earlier ends.
+        source = self._source(admin)
         if any(each.source_id not in ("", source.id) for each in reported):
             raise _RunEnded("failed", f"the topic {self._spec.topic} {_RECREATED}")
         least = least_starts(
@@ -153,6 +148,16 @@ class RekeyJob:
                 query.stop()
             gaps.close()
             self._jvm.io.queryabletopics.RekeyRuns.end(self._run)
+
+    def _source(self, admin: KafkaAdmin) -> ObservedTopic:
+        source = admin.describe(self._spec.topic, range(self._partitions))
+        if source is None:
+            raise _RunEnded("waiting-for-topic", f"there is no topic {self._spec.topic}")
+        if source.partitions < self._partitions:
+            raise _RunEnded(
+                "failed", f"the topic {self._spec.topic} has lost partitions; make a new revision"
+            )
+        return source
 
     def _wait_for_executors(self, spark: Any) -> None:
         """Wait until all executors are connected, if this is the first run. Then some suffice: each has a slot for every task."""

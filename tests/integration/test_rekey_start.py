@@ -1,0 +1,97 @@
+"""Test where a run of the rekey job begins, with a node that answers whatever a test needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from queryable_app.contract import NodeSettings
+from queryable_app.placement.assignment import initial_placement
+from queryable_app.platform.processes import Process
+from tests.integration import topics
+from tests.integration.system import resource
+from tests.support.kafka import KafkaForTests
+from tests.support.waiting import eventually
+
+COUNTS: dict[str, Any] = {
+    "value": {"format": "json", "schema": "page STRING"},
+    "transform": {"sql": "SELECT value.page AS page FROM records"},
+    "view": {
+        "kind": "aggregate",
+        "aggregate": {"groupBy": ["page"], "columns": [{"name": "n", "op": "count"}]},
+    },
+}
+
+
+@contextmanager
+def node(positions: Callable[[], list[int]]) -> Iterator[str]:
+    """Answer the job's reports as a node with the replica of partition 0, and yield the address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            replica = {"partition": 0, "sources": positions(), "refused": [], "sourceId": ""}
+            answer = json.dumps({"replicas": [replica]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            with suppress(OSError):  # the job may have ended
+                self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+@contextmanager
+def job(topic: str, bootstrap: str, node_url: str, directory: Path) -> Iterator[Path]:
+    """Run the job of a view with one node, and yield its log."""
+    application_id = f"local.{topic}.r1"
+    spec, placement = directory / "spec.json", directory / "placement.json"
+    spec.write_text(json.dumps(resource(topic, bootstrap, **COUNTS)["spec"]))
+    placement.write_text(initial_placement(application_id, 1, [node_url], 1).to_json())
+    settings = NodeSettings(
+        name=topic,
+        ordinal=0,
+        application_id=application_id,
+        spec_path=str(spec),
+        bootstrap_servers=bootstrap,
+        advertised_url=node_url,
+        data_dir=str(directory),
+        run_dir=str(directory / "job"),
+        placement_path=str(placement),
+    )
+    command = [sys.executable, "-m", "queryable_app.ingest.rekey"]
+    process = Process(command, directory / "job.log", {**os.environ, **settings.to_env()})
+    try:
+        yield directory / "job.log"
+    finally:
+        process.kill()
+
+
+def test_run_begins_while_another_job_moves_the_positions(kafka: KafkaForTests, tmp_path: Path) -> None:
+    """A position that another job reaches after this one has seen the topic is no sign of a topic that was made again."""
+    topic = "moving-positions"
+    topics.create(kafka.bootstrap, topic, 1)
+
+    def moved() -> list[int]:
+        """Return the position of a node that has just got one more record through another job."""
+        topics.produce(kafka.bootstrap, topic, [(b"key", b'{"page": "/"}')])
+        return list(topics.ends(kafka.bootstrap, topic).values())
+
+    with node(moved) as url, job(topic, kafka.bootstrap, url, tmp_path) as log:
+        eventually("the run begins", lambda: "rekey-run" in log.read_text(), 60, story=log.read_text)
+        assert "rekey-run-ended" not in log.read_text()
