@@ -209,7 +209,9 @@ def test_every_number_is_the_fold_after_random_kills(broker: KafkaForTests, tmp_
                     system.kill(victim)
             with another_job(system, tmp_path):
                 log = tmp_path / "second.log"
-                eventually("the second job runs", lambda: '"rekey-run"' in log.read_text(), 120)
+                eventually(
+                    "the second job runs", lambda: '"rekey-run"' in log.read_text(), 120, story=log.read_text
+                )
                 stop.set()
                 producing.join(100)
                 system.wait_ready(seconds=180)
