@@ -132,7 +132,9 @@ def test_edits_and_deletions_of_children_are_reverted(view: ViewOnCluster) -> No
         kind: view.platform.listed(kind, f"/{name}")["metadata"]["uid"] for kind, name in children.items()
     }
     for kind, name in children.items():
-        kubectl("delete", kind, name, *(["--cascade=orphan"] if kind == "statefulset" else []))
+        kubectl(
+            "delete", kind, name, "--wait=false", *(["--cascade=orphan"] if kind == "statefulset" else [])
+        )
     view.platform.eventually(
         "all children are recreated",
         lambda: all(
