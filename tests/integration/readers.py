@@ -133,6 +133,18 @@ class Readers:
         self._in_flight: Counter[str] = Counter()
 
     @contextmanager
+    def through(self) -> Iterator[str]:
+        """Yield the node whose turn it is, for one read."""
+        with self._lock:
+            url = self._through[next(self._turn) % len(self._through)]
+            self._in_flight[url] += 1
+        try:
+            yield url
+        finally:
+            with self._lock:
+                self._in_flight[url] -= 1
+
+    @contextmanager
     def around(self, url: str) -> Iterator[None]:
         """Route no reads through this node, and wait until its open reads have ended; the smart client gets no hint."""
         with self._lock:
@@ -196,16 +208,11 @@ class Readers:
                 "strong": f"consistency=strong&deadline-ms={WAITS_MS_MAX}",
                 "at-least": f"min-position={partition}:{needed}&deadline-ms={WAITS_MS_MAX}",
             }.get(how, f"deadline-ms={ANSWERS_MS_MAX}")
-            with self._lock:
-                url = self._through[next(self._turn) % len(self._through)]
-                self._in_flight[url] += 1
-            try:
-                answer = http.get(f"{url}/v1/keys/{key}?{options}")
-            except httpx.HTTPError as error:
-                raise ReadFailed(f"{how} {key} through {url}: {error!r}") from None
-            finally:
-                with self._lock:
-                    self._in_flight[url] -= 1
+            with self.through() as url:
+                try:
+                    answer = http.get(f"{url}/v1/keys/{key}?{options}")
+                except httpx.HTTPError as error:
+                    raise ReadFailed(f"{how} {key} through {url}: {error!r}") from None
             if answer.status_code != 200:
                 raise ReadFailed(f"{how} {key} through {url}: {answer.status_code} {answer.text}")
             position, headers = answer.headers["qt-position"], answer.headers

@@ -33,6 +33,7 @@ _READS = (
     "/v1/multi-get",
     "/v1/windows",
     "/v1/top",
+    "/v1/index/",
 )
 _WITH_DEADLINE = (*_READS, "/v1/records")
 _HTTP_SECONDS = 70  # more than the greatest deadline

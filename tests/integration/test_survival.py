@@ -1,4 +1,4 @@
-"""Test that no read fails or is wrong while a node is killed, hangs, restarts or is wiped under reads and writes."""
+"""Test that no read or query fails or is wrong while a node is killed, hangs, restarts or is wiped under reads and writes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from tests.integration import topics
 from tests.integration.faults import answers, end, signal_to, wait_until_well, wipe
+from tests.integration.queries import INDEXES, QUERIES, ROWS, Queries
 from tests.integration.readers import PARTITIONS, Producing, Readers, Seen, quantile
 from tests.integration.system import System, resource, running
 from tests.support.fold import LogRecord
@@ -26,12 +27,14 @@ HANGS_SECONDS = 5
 
 @pytest.fixture(scope="module")
 def producing(kafka: Any) -> Producing:
-    return Producing(kafka.bootstrap, TOPIC)
+    started = Producing(kafka.bootstrap, TOPIC)
+    topics.produce(kafka.bootstrap, TOPIC, topics.json_records(ROWS))
+    return started
 
 
 @pytest.fixture(scope="module")
 def system(kafka: Any, producing: Producing, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    document = resource(TOPIC, kafka.bootstrap, replicas=NODES, standbyReplicas=1)
+    document = resource(TOPIC, kafka.bootstrap, replicas=NODES, standbyReplicas=1, view={"indexes": INDEXES})
     with running(document, tmp_path_factory.mktemp("survivors"), nodes=NODES) as started:
         yield started
 
@@ -49,14 +52,18 @@ class Faults:
         """Read and write during the block; then check every read, once all replicas of all nodes have caught up."""
         wait_until_well(self._system, NODES)
         readers = Readers([self._system.url(node) for node in range(NODES)], self._producing)
-        with self._producing.going_on(), readers.reading() as seen:
+        queries = Queries(readers)
+        with self._producing.going_on(), readers.reading() as seen, queries.going_on():
             with readers.around(self._system.url(ordinal)):
                 began = time.monotonic()
                 yield
             wait_until_well(self._system, NODES)
         report(outcome, seen, began)
-        self.log = topics.records(self._bootstrap, TOPIC)
+        records = topics.records(self._bootstrap, TOPIC)
+        self.log = [record for record in records if (record.key or b"").decode() not in ROWS]
         assert_all_right(seen, self.log)
+        assert queries.failed == []
+        assert queries.asked.keys() == QUERIES.keys()
 
 
 @pytest.fixture
