@@ -55,8 +55,9 @@ JWKS: Mapping[str, Any] = {"jwksUrl": "https://a", "issuer": "b", "audience": "c
 RULES: list[tuple[str, dict[str, Any]]] = [
     ("standbyReplicas must be smaller than replicas", {"replicas": 2, "standbyReplicas": 2}),
     ("schema is for the json format", {"value": {"format": "string", "schema": "a INT"}}),
-    ("avro keys need schemaFrom, and other keys have none", {"key": {"format": "avro"}}),
-    ("avro keys need schemaFrom, and other keys have none", {"key": {"schemaFrom": {"inline": "x"}}}),
+    ("avro and protobuf keys need schemaFrom, and other keys have none", {"key": {"format": "avro"}}),
+    ("avro and protobuf keys need schemaFrom, and other keys have none", {"key": {"format": "protobuf"}}),
+    ("avro and protobuf keys need schemaFrom, and other keys have none", {"key": {"schemaFrom": {"inline": "x"}}}),
     ("avro and protobuf values need schemaFrom", {"value": {"format": "avro"}}),
     ("give registryUrl, inline or configMapRef", {"value": {"format": "avro", "schemaFrom": {}}}),
     (

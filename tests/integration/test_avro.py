@@ -57,7 +57,7 @@ def test_avro_with_a_schema_in_the_resource(kafka: Any, tmp_path: Path) -> None:
 def test_avro_with_a_registry(kafka: Any, tmp_path: Path) -> None:
     """Records of two schemas are read as the resource's one, by the Avro keys of the page; ingest waits for a registry that is
     away, and says so."""
-    (key,) = re.findall(r"```yaml\n(key:\n.*?)```", PAGE, re.DOTALL)
+    (key,) = re.findall(r"```yaml\n(key:\n  format: avro\n.*?)```", PAGE, re.DOTALL)
     with schema_registry() as registry:
         first, second = registry.register("u-value", V1), registry.register("u-value", V2)
         topics.create(kafka.bootstrap, "registered", 1)

@@ -7,6 +7,9 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from queryable_app.client import QueryableTopic
 from tests.integration import topics
 from tests.integration.system import example, resource, running
 from tests.support.protobuf import USER, indexed, tagged, varint
@@ -46,24 +49,41 @@ def test_protobuf_with_a_schema_in_the_resource(kafka: Any, tmp_path: Path) -> N
 
 
 def test_protobuf_with_a_registry_and_sql(kafka: Any, tmp_path: Path) -> None:
-    """The message of the resource reads the records of a registry, and SQL has its columns."""
+    """The message of the resource reads the records of a registry, and SQL has its columns. Keys are those of the
+    page, and other ones are bad."""
+    (key_spec,) = re.findall(r"```yaml\n(key:\n  format: protobuf\n.*?)```", PAGE, re.DOTALL)
     with schema_registry() as registry:
         id_ = registry.register("user", USER, type_="PROTOBUF")
         user = tagged(1, 0, b"\x07") + tagged(2, 2, b"ann")
+
+        def key(number: int) -> bytes:
+            return indexed(7, [0], tagged(1, 0, varint(number)))
+
         topics.create(kafka.bootstrap, "protobuf-users", 1)
         topics.produce(
             kafka.bootstrap,
             "protobuf-users",
-            [(b"a", indexed(id_, [0], user)), (b"order", indexed(id_, [1], b"")), (b"bare", user)],
+            [
+                *((key(number), indexed(id_, [0], user)) for number in (300, -1, 5)),
+                (key(6), indexed(id_, [1], b"")),
+                (key(7), user),
+                (b"a", indexed(id_, [0], user)),
+            ],
         )
         source = {"registryUrl": registry.url, "inline": USER, "message": "shop.User"}
         document = resource(
             "protobuf-users",
             kafka.bootstrap,
+            **yaml.safe_load(key_spec),
             value={"format": "protobuf", "schemaFrom": source},
-            transform={"sql": "SELECT key, value.id * 10 AS n, upper(value.name) AS name FROM records"},
+            transform={"sql": "SELECT key, key + value.id * 10 AS n, upper(value.name) AS name FROM records"},
         )
         with running(document, tmp_path) as system:
             system.at_end(topics.ends(kafka.bootstrap, "protobuf-users"))
-            assert system.value("a") == {"n": 70, "name": "ANN"}
-            assert system.partition(0)["bad"] == 2
+            assert system.value("300") == {"n": 370, "name": "ANN"}
+            assert [row["key"] for row in system.items("/v1/range?from=-1")] == [-1, 5, 300]
+            assert system.partition(0)["bad"] == 3
+            with QueryableTopic([system.url(0)], deadline_ms=30_000) as client:
+                row = client.get(-1)
+                assert row is not None
+                assert row.value == {"n": 69, "name": "ANN"}

@@ -7,10 +7,11 @@ from typing import Any, Final, cast, get_args
 from urllib.parse import urlsplit
 
 from queryable_app.client.exceptions import InvalidRequest
-from queryable_app.config.key_schema import SCHEMA_ID_MAX, AvroKeyType, KeySchema
+from queryable_app.config.key_schema import PROTOBUF_TYPES, SCHEMA_ID_MAX, KeySchema, TypedKey
+from queryable_app.config.protobuf_key import FIELD_NUMBER_MAX, ProtobufField
 from queryable_app.config.topic_spec import KeyFormat
 from queryable_app.errors import shown
-from queryable_app.wire.avro_keys import key_codec_of
+from queryable_app.wire.encoded_keys import key_codec_of
 from queryable_app.wire.partitioners import ALGORITHMS, SCATTER, Partitioning
 from queryable_app.wire.serde import KeyCodec
 
@@ -53,18 +54,32 @@ def parse_placement(raw: Any) -> PlacementMap:
         int(raw["epoch"]),
         str(raw["applicationId"]),
         partitioner,
-        key_codec_of(cast(KeyFormat, key_format), _key_schema(raw) if key_format == "avro" else None),
+        key_codec_of(cast(KeyFormat, key_format), _key_schema(raw, key_format)),
         owners,
         tuple(sorted({address for addresses in owners for address in addresses})),
     )
 
 
-def _key_schema(raw: Any) -> KeySchema:
-    type_, schema_id = raw["keySchema"]["type"], raw["keySchema"]["schemaId"]
+def _key_schema(raw: Any, key_format: str) -> KeySchema | None:
+    if key_format not in ("avro", "protobuf"):
+        return None
+    schema = raw["keySchema"]
+    type_, schema_id = schema["type"], schema["schemaId"]
     known = schema_id is None or (isinstance(schema_id, int) and 0 <= schema_id <= SCHEMA_ID_MAX)
-    if type_ not in get_args(AvroKeyType) or not known:
+    if type_ not in get_args(TypedKey) or not known:
         raise ValueError("keySchema")
-    return KeySchema(type_, schema_id)
+    if key_format == "avro":
+        return KeySchema(type_, schema_id)
+    kind, number, always_written = (schema["field"][name] for name in ("type", "number", "alwaysWritten"))
+    if (
+        PROTOBUF_TYPES.get(kind) != type_
+        or not isinstance(number, int)
+        or not isinstance(always_written, bool)
+    ):
+        raise ValueError("keySchema")
+    if not 1 <= number <= FIELD_NUMBER_MAX:
+        raise ValueError("keySchema")
+    return KeySchema(type_, schema_id, ProtobufField(kind, number, always_written))
 
 
 def checked_address(text: object) -> str:

@@ -29,7 +29,7 @@ from queryable_app.local.data_directory import RESOURCE_FILE
 from queryable_app.local.resource_file import ResourceError, load_resource
 from queryable_app.local.topics import KafkaUnreachable, TopicRefused, producing
 from queryable_app.wire.avro_forms import record_encoding
-from queryable_app.wire.avro_keys import key_codec_of
+from queryable_app.wire.encoded_keys import key_codec_of
 from queryable_app.wire.json_text import BadJson, JsonText, read_document, read_json, read_object
 from queryable_app.wire.serde import value_from_json, value_from_text
 

@@ -25,7 +25,7 @@ from queryable_app.config.tls import Tls, parse_tls
 from queryable_app.config.value_schema import SchemaSource, parse_schema_source, split_settings
 from queryable_app.config.writes import Writes, parse_writes
 
-KeyFormat = Literal["string", "int", "long", "double", "uuid", "bytes", "json", "avro"]
+KeyFormat = Literal["string", "int", "long", "double", "uuid", "bytes", "json", "avro", "protobuf"]
 ValueFormat = Literal["json", "string", "int", "long", "double", "uuid", "bytes", "avro", "protobuf"]
 StoredFormat = ValueFormat | Literal["aggregate"]
 OnBadRecord = Literal["Skip", "Fail", "DeadLetter"]

@@ -92,22 +92,26 @@ def decode_records(session: SparkSession, source: DataFrame, view: View) -> Data
 
 
 def _decoded_key(session: SparkSession, source: DataFrame, view: View) -> tuple[DataFrame, str, Column]:
-    """Return the source, the name of its column with the key without its Avro encoding, and the problem of the key."""
+    """Return the source, the name of its column with the key without its encoding, and the problem of the key."""
     if view.key_schema is None:
         return source, "key", f.lit(None).cast("string")
-    arguments = avro_key_arguments(view.key_schema)
-    decoded = java_function(session, "AvroKeyBytes", (arguments[0], str(arguments[1])), "binary")
-    key_problem = java_function(session, "AvroKeyProblem", (arguments[0], str(arguments[1])), "string")
-    return source.withColumn("_avro_key", decoded(f.col("key"))), "_avro_key", key_problem(f.col("key"))
+    encoding = (key_encoding(view.key_schema),)
+    decoded = java_function(session, "KeyBytes", encoding, "binary")
+    key_problem = java_function(session, "KeyProblem", encoding, "string")
+    return source.withColumn("_bare_key", decoded(f.col("key"))), "_bare_key", key_problem(f.col("key"))
 
 
-def avro_key_arguments(schema: KeySchema) -> tuple[str, int]:
-    """Return the arguments of the JVM's AvroKey."""
-    return schema.type, -1 if schema.schema_id is None else schema.schema_id
+def key_encoding(schema: KeySchema) -> str:
+    """Return the argument of the JVM's KeyDecoders, which is also part of a function's name in SQL."""
+    frame = "bare" if schema.schema_id is None else schema.schema_id
+    if schema.field is None:
+        return f"avro_{frame}_{schema.type}"
+    written = "always" if schema.field.always_written else "implicitly"
+    return f"protobuf_{frame}_{schema.field.type}_{schema.field.number}_{written}"
 
 
 def decoded_key_format(view: View) -> str:
-    """Return the format of keys without their Avro encoding."""
+    """Return the format of keys without their encoding."""
     return view.key_format if view.key_schema is None else view.key_schema.type
 
 

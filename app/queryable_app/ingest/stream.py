@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from queryable_app.config.topic_spec import IngestMode, TopicSpec
-from queryable_app.ingest.decoded_records import View, avro_key_arguments, checked_format, decoded_key_format
+from queryable_app.ingest.decoded_records import View, checked_format, decoded_key_format, key_encoding
 from queryable_app.ingest.kafka_admin import WITHOUT_METRICS
 from queryable_app.ingest.transform import Projection, project
 from queryable_app.ingest.value_decoders import value_decoder
@@ -100,7 +100,7 @@ def row_writer(session: SparkSession, start: QueryStart, projection: Projection)
         bool(spec.sql or projection.inputs),
         contribution,
         value_decoder(session, spec.schema_source, spec.registry_config),
-        None if schema is None else jvm.io.queryabletopics.AvroKey(*avro_key_arguments(schema)),
+        None if schema is None else jvm.io.queryabletopics.KeyDecoders.of(key_encoding(schema)),
         None if spec.entries is None else jvm.io.queryabletopics.TimeField(spec.entries.time_field),
     )
 

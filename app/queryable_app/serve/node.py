@@ -80,8 +80,8 @@ from queryable_app.serve.store.store import Store
 from queryable_app.serve.store.store_errors import StoreError, StoreUnavailable
 from queryable_app.serve.store.sweeper import Sweeper
 from queryable_app.wire.avro_forms import avro_forms, record_encoding
-from queryable_app.wire.avro_keys import key_codec_of
 from queryable_app.wire.disk_format import Identity
+from queryable_app.wire.encoded_keys import key_codec_of
 from queryable_app.wire.index_entries import RowIndexes
 
 _MEASURE_SECONDS: Final = 0.5

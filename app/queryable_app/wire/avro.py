@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from queryable_app.config.avro_schema import AvroField, AvroType
 from queryable_app.errors import shown
+from queryable_app.wire.varints import varint, zigzag
 
 _WIDTHS: Final = {"int": 32, "long": 64}
 _REALS: Final = {"float": struct.Struct("<f"), "double": struct.Struct("<d")}
@@ -339,11 +340,7 @@ def _utf8(text: str) -> bytes:
 
 
 def _number(number: int, out: bytearray) -> None:
-    rest = number << 1 if number >= 0 else (-number << 1) - 1
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
+    out += varint(zigzag(number))
 
 
 def _shown(schema: AvroType, datum: Any) -> Any:

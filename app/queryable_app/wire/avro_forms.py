@@ -10,7 +10,7 @@ from queryable_app.config.avro_schema import AvroType, parse_avro_schema
 from queryable_app.config.topic_spec import TopicSpec
 from queryable_app.errors import invalid
 from queryable_app.wire.avro import AvroMismatch, avro_bytes, avro_json
-from queryable_app.wire.avro_keys import registry_frame
+from queryable_app.wire.encoded_keys import registry_frame
 from queryable_app.wire.http_text import AVRO, AVRO_JSON
 
 _JSON_BYTES_MAX: Final = 64 * 1024

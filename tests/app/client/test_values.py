@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any, cast, get_args
 from urllib.parse import unquote_to_bytes
 from uuid import UUID
@@ -18,12 +19,13 @@ from queryable_app.client.keys import Key, in_request, record_key
 from queryable_app.client.options import ReadOptions, ReadSettings, parse_options
 from queryable_app.client.placement_map import checked_address, parse_placement
 from queryable_app.client.rows import Freshness, item_row
-from queryable_app.config.key_schema import AvroKeyType, KeySchema
+from queryable_app.config.key_schema import PROTOBUF_TYPES, KeySchema, TypedKey
+from queryable_app.config.protobuf_key import ProtobufField
 from queryable_app.config.topic_spec import KeyFormat
 from queryable_app.errors import Failure, Reason
 from queryable_app.policy import freshness
 from queryable_app.policy.freshness import READ_OPTION_NAMES, Consistency, parse_read_options
-from queryable_app.wire.avro_keys import key_codec_of
+from queryable_app.wire.encoded_keys import key_codec_of
 from queryable_app.wire.http_text import parse_positions, parse_query
 from queryable_app.wire.serde import key_codec
 
@@ -36,17 +38,25 @@ KEYS: dict[str, st.SearchStrategy[Any]] = {
     "uuid": st.uuids(),
     "json": st.text(st.characters(codec="utf-8")).map(json.dumps),
 }
+SCHEMAS: dict[str, KeySchema] = {
+    **{f"avro {type_}": KeySchema(type_) for type_ in get_args(TypedKey)},
+    **{
+        f"protobuf {kind}": KeySchema(type_, field=ProtobufField(kind, 300))
+        for kind, type_ in PROTOBUF_TYPES.items()
+    },
+}
 
 
 @pytest.mark.parametrize("schema_id", [None, 7])
-@pytest.mark.parametrize("key_format", [*KEYS, *(f"avro {type_}" for type_ in get_args(AvroKeyType))])
+@pytest.mark.parametrize("key_format", [*KEYS, *SCHEMAS])
 @given(st.data())
 def test_node_reads_the_same_key(key_format: str, schema_id: int | None, data: st.DataObject) -> None:
-    """A node turns the text in the request into the bytes of the key, for any key. Bytes that are no Avro key are refused."""
+    """A node turns the text in the request into the bytes of the key, for any key. Bytes that are none are refused."""
     codec = key_codec(cast(KeyFormat, key_format))
-    type_ = key_format.removeprefix("avro ")
-    if key_format.startswith("avro"):
-        codec = key_codec_of("avro", KeySchema(cast(AvroKeyType, type_), schema_id))
+    type_ = key_format
+    if (schema := SCHEMAS.get(key_format)) is not None:
+        type_ = schema.type
+        codec = key_codec_of("avro", replace(schema, schema_id=schema_id))
     key: Key = data.draw(KEYS[type_] | st.binary(max_size=12))
     try:
         record = record_key(key, codec)
@@ -55,7 +65,7 @@ def test_node_reads_the_same_key(key_format: str, schema_id: int | None, data: s
     else:
         refused = False
     if refused:
-        assert (isinstance(key, bytes), key_format) == (True, f"avro {type_}")
+        assert (isinstance(key, bytes), key_format in SCHEMAS) == (True, True)
         return
     texts, how = in_request([record], codec)
     raw = unquote_to_bytes(texts[0])
@@ -230,6 +240,21 @@ GOOD: dict[str, Any] = {
 }
 
 
+def protobuf(**field: Any) -> dict[str, Any]:
+    """Return the parts of a placement whose keys are a message with an int64."""
+    written = {"type": "int64", "number": 1, "alwaysWritten": False, **field}
+    return {"keyFormat": "protobuf", "keySchema": {"type": "long", "schemaId": 7, "field": written}}
+
+
+def test_placement_has_the_schema_of_keys() -> None:
+    """The client writes keys as the schema in the placement says."""
+    assert parse_placement(GOOD | protobuf()).codec.from_text("5") == b"\0\0\0\0\7\0\x08\5"
+    assert (
+        parse_placement(GOOD | protobuf(number=2, type="sint64")).codec.from_text("5")
+        == b"\0\0\0\0\7\0\x10\x0a"
+    )
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -239,6 +264,12 @@ GOOD: dict[str, Any] = {
         {"partitions": [{"partition": 0, "addresses": ["file:///etc/passwd"]}]},
         {"partitions": [{"partition": 0, "addresses": [5]}]},
         {"keyFormat": "avro"},
+        {"keyFormat": "avro", "keySchema": {"type": "uuid", "schemaId": None}},
+        {"keyFormat": "protobuf", "keySchema": {"type": "long", "schemaId": 7}},
+        protobuf(type="string"),
+        protobuf(number=0),
+        protobuf(number="1"),
+        protobuf(alwaysWritten=0),
         {"partitioner": "other"},
         {"epoch": "x"},
     ],

@@ -104,6 +104,11 @@ REGISTRY = {"format": "avro", "schemaFrom": {"registryUrl": "https://registry:80
                 '{"type": "record", "name": "R", "fields": []}',
             )
         ),
+        ({"key": {"format": "protobuf"}}, "spec.key.schemaFrom"),
+        (
+            {"key": {"format": "protobuf", "schemaFrom": {"inline": '"long"'}}},
+            "spec.key.schemaFrom.inline",
+        ),
         *(
             (
                 {"key": {"format": "avro", "schemaFrom": {"inline": '"int"', "schemaId": n}}},

@@ -54,12 +54,12 @@ def spec_of(text: str) -> TopicSpec:
 def test_every_block_of_the_page_is_known() -> None:
     """A block that is new needs a test: those of JSON and text are run by the integration tests of their formats."""
     assert Counter(re.findall(r"^```(\w+)$", PAGE, re.MULTILINE)) == {
-        "yaml": 6,
+        "yaml": 7,
         "json": 4,
         "text": 1,
         "sh": 1,
     }
-    assert len(RESOURCES) == 6
+    assert len(RESOURCES) == 7
 
 
 @pytest.mark.parametrize("text", RESOURCES, ids=[str(n) for n in range(len(RESOURCES))])

@@ -46,12 +46,22 @@ def new_writer(
     generation: int = 5,
     partitions: int = 1,
     decoder: Any = None,
-    avro_key: Any = None,
+    key_decoder: Any = None,
     time_field: str | None = None,
 ) -> Any:
     entries = None if time_field is None else jvm(spark).io.queryabletopics.TimeField(time_field)
     return jvm(spark).io.queryabletopics.RowWriter(
-        str(sink.path), generation, partitions, key, value, ttl_ms, decoded, None, decoder, avro_key, entries
+        str(sink.path),
+        generation,
+        partitions,
+        key,
+        value,
+        ttl_ms,
+        decoded,
+        None,
+        decoder,
+        key_decoder,
+        entries,
     )
 
 

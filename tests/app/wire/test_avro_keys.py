@@ -11,25 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queryable_app.config.avro_schema import parse_avro_schema
-from queryable_app.config.key_schema import AvroKeyType, KeySchema
+from queryable_app.config.key_schema import KeySchema, TypedKey
 from queryable_app.errors import Failure
 from queryable_app.wire.avro import avro_bytes
-from queryable_app.wire.avro_keys import key_codec_of
+from queryable_app.wire.encoded_keys import key_codec_of
 from queryable_app.wire.serde import KeyCodec
 from tests.support.schema_registry import framed
 
-VALUES: dict[AvroKeyType, st.SearchStrategy[Any]] = {
+VALUES: dict[TypedKey, st.SearchStrategy[Any]] = {
     "string": st.text(st.characters(codec="utf-8")),
     "bytes": st.binary(max_size=200),
     "int": st.integers(-(2**31), 2**31 - 1),
     "long": st.integers(-(2**63), 2**63 - 1),
     "double": st.floats(allow_nan=False),
 }
-TYPES = st.sampled_from(get_args(AvroKeyType))
+TYPES = st.sampled_from(get_args(TypedKey))
 IDS = st.none() | st.integers(0, 2**31 - 1)
 
 
-def codec(type_: AvroKeyType, schema_id: int | None = None) -> KeyCodec:
+def codec(type_: TypedKey, schema_id: int | None = None) -> KeyCodec:
     return key_codec_of("avro", KeySchema(type_, schema_id))
 
 
@@ -41,7 +41,7 @@ def made(codec: KeyCodec, value: Any) -> bytes:
 
 
 @given(TYPES, IDS, st.data())
-def test_bytes_are_those_of_avro(type_: AvroKeyType, schema_id: int | None, data: st.DataObject) -> None:
+def test_bytes_are_those_of_avro(type_: TypedKey, schema_id: int | None, data: st.DataObject) -> None:
     """A key has Avro's encoding, behind a zero byte and the id of its schema if it has one."""
     value = data.draw(VALUES[type_].filter(lambda each: each not in (float("inf"), float("-inf"))))
     if type_ == "bytes":
@@ -56,7 +56,7 @@ def test_bytes_are_those_of_avro(type_: AvroKeyType, schema_id: int | None, data
 
 @given(TYPES, IDS, st.data())
 def test_key_survives_the_disk_and_an_answer(
-    type_: AvroKeyType, schema_id: int | None, data: st.DataObject
+    type_: TypedKey, schema_id: int | None, data: st.DataObject
 ) -> None:
     """The on-disk key gives the record key back, and so does the key in an answer."""
     of = codec(type_, schema_id)
@@ -68,7 +68,7 @@ def test_key_survives_the_disk_and_an_answer(
 
 
 @given(TYPES, IDS, st.data())
-def test_keys_sort_by_avros_order(type_: AvroKeyType, schema_id: int | None, data: st.DataObject) -> None:
+def test_keys_sort_by_avros_order(type_: TypedKey, schema_id: int | None, data: st.DataObject) -> None:
     """Numbers sort by value, text and bytes by their bytes."""
     of = codec(type_, schema_id)
     one, other = (data.draw(VALUES[type_].filter(lambda each: each != 0.0)) for _ in range(2))
@@ -81,7 +81,7 @@ def test_keys_sort_by_avros_order(type_: AvroKeyType, schema_id: int | None, dat
 
 
 @given(TYPES, IDS, st.binary(max_size=20))
-def test_any_bytes_are_a_key_or_refused(type_: AvroKeyType, schema_id: int | None, raw: bytes) -> None:
+def test_any_bytes_are_a_key_or_refused(type_: TypedKey, schema_id: int | None, raw: bytes) -> None:
     """Bytes that a caller gives as base64url are one key, or are refused; an answer shows them either way."""
     of = codec(type_, schema_id)
     assert of.to_json(raw)
@@ -112,7 +112,7 @@ def test_any_bytes_are_a_key_or_refused(type_: AvroKeyType, schema_id: int | Non
         ("double", b"\0" * 7),
     ],
 )
-def test_other_encodings_are_no_keys(type_: AvroKeyType, raw: bytes) -> None:
+def test_other_encodings_are_no_keys(type_: TypedKey, raw: bytes) -> None:
     """A key that is cut, has bytes left over, is out of range or is written with needless bytes is refused."""
     with pytest.raises(Failure, match=f"no Avro {type_}"):
         codec(type_).to_disk(raw)

@@ -1,6 +1,5 @@
 package io.queryabletopics;
 
-import java.io.Serializable;
 import java.nio.ByteBuffer;
 import java.util.Arrays;
 
@@ -9,7 +8,7 @@ import java.util.Arrays;
  *
  * A number that is written longer than it needs be is refused, as in wire/avro_keys.py: a read hashes the shortest form.
  */
-public final class AvroKey implements Serializable {
+public final class AvroKey implements KeyDecoder {
   private static final long serialVersionUID = 1L;
 
   private final String type;
@@ -21,14 +20,7 @@ public final class AvroKey implements Serializable {
   }
 
   public byte[] decode(byte[] key) throws Undecodable {
-    int at = 0;
-    if (id >= 0) {
-      int found = SchemaRegistry.id(key);
-      if (found != id) {
-        throw new Undecodable("its schema has the id " + (found & 0xffffffffL) + ", and not " + id + " of spec.key.schemaFrom.schemaId");
-      }
-      at = SchemaRegistry.FRAME;
-    }
+    int at = KeyDecoders.frame(key, id);
     if (type.equals("double")) {
       if (key.length - at != 8) {
         throw new Undecodable((key.length - at) + " bytes, but an Avro double has 8");

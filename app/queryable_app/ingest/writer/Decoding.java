@@ -27,37 +27,37 @@ public final class Decoding {
     }
   }
 
-  /** Return an Avro key without its encoding; null for one that cannot be decoded. */
-  public static final class AvroKeyBytes implements UDF1 {
+  /** Return an Avro or Protobuf key without its encoding; null for one that cannot be decoded. */
+  public static final class KeyBytes implements UDF1 {
     private static final long serialVersionUID = 1L;
-    private final AvroKey codec;
+    private final KeyDecoder decoder;
 
-    public AvroKeyBytes(String type, String id) {
-      this.codec = new AvroKey(type, Integer.parseInt(id));
+    public KeyBytes(String encoding) {
+      this.decoder = KeyDecoders.of(encoding);
     }
 
     public Object call(Object key) {
       try {
-        return key == null ? null : codec.decode((byte[]) key);
+        return key == null ? null : decoder.decode((byte[]) key);
       } catch (Undecodable e) {
         return null;
       }
     }
   }
 
-  /** Return the problem of an Avro key, or null. */
-  public static final class AvroKeyProblem implements UDF1 {
+  /** Return the problem of an Avro or Protobuf key, or null. */
+  public static final class KeyProblem implements UDF1 {
     private static final long serialVersionUID = 1L;
-    private final AvroKey codec;
+    private final KeyDecoder decoder;
 
-    public AvroKeyProblem(String type, String id) {
-      this.codec = new AvroKey(type, Integer.parseInt(id));
+    public KeyProblem(String encoding) {
+      this.decoder = KeyDecoders.of(encoding);
     }
 
     public Object call(Object key) {
       try {
         if (key != null) {
-          codec.decode((byte[]) key);
+          decoder.decode((byte[]) key);
         }
         return null;
       } catch (Undecodable e) {

@@ -54,7 +54,7 @@ public final class RowWriter extends ForeachWriter {
   private final boolean decoded;
   private final Contribution contribution; // null: rows hold values
   private final ValueDecoder decoder; // null: values are stored as they are
-  private final AvroKey avroKey; // null: keys have no encoding to take off
+  private final KeyDecoder keyDecoder; // null: keys have no encoding to take off
   private final TimeField timeField; // of a view of entries, or null: rows have the time of their entry as their expiry
 
   private transient SocketChannel channel;
@@ -81,11 +81,11 @@ public final class RowWriter extends ForeachWriter {
    * @param decoded    the rows come out of the user's SQL, which has checked them
    * @param contribution encodes the rows of an aggregate view, which are also decoded; null: rows hold values
    * @param decoder    makes the JSON that is stored out of values with a schema, unless `decoded`; null: values have none
-   * @param avroKey    takes the encoding off Avro keys, which are then of `keyFormat`; null: there is none
+   * @param keyDecoder takes the encoding off Avro and Protobuf keys, which are then of `keyFormat`; null: there is none
    * @param timeField  finds the time of an entry in the JSON that is stored; null: the view has no entries
    */
   public RowWriter(String socketPath, long generation, int partitions, String keyFormat, String valueFormat, long ttlMs,
-      boolean decoded, Contribution contribution, ValueDecoder decoder, AvroKey avroKey, TimeField timeField) {
+      boolean decoded, Contribution contribution, ValueDecoder decoder, KeyDecoder keyDecoder, TimeField timeField) {
     this.socketPath = socketPath;
     this.generation = generation;
     this.partitions = partitions;
@@ -95,7 +95,7 @@ public final class RowWriter extends ForeachWriter {
     this.decoded = decoded;
     this.contribution = contribution;
     this.decoder = decoder;
-    this.avroKey = avroKey;
+    this.keyDecoder = keyDecoder;
     this.timeField = timeField;
   }
 
@@ -224,9 +224,9 @@ public final class RowWriter extends ForeachWriter {
     byte[] value = given;
     long expiry = 0;
     String problem = decoded && !row.isNullAt(6) ? row.getString(6) : null;
-    if (avroKey != null && problem == null) {
+    if (keyDecoder != null && problem == null) {
       try {
-        key = avroKey.decode(recordKey);
+        key = keyDecoder.decode(recordKey);
       } catch (Undecodable e) {
         problem = "key: " + e.getMessage();
       }

@@ -286,9 +286,17 @@ def placement_json(node: Node) -> dict[str, Any]:
 
 
 def _key_schema(node: Node) -> dict[str, Any]:
-    """Return what clients need to compute the record key of an Avro key."""
+    """Return what clients need to compute the record key of an Avro or Protobuf key."""
     schema = node.spec.key_schema
-    return {} if schema is None else {"keySchema": {"type": schema.type, "schemaId": schema.schema_id}}
+    if schema is None:
+        return {}
+    field = schema.field
+    written = (
+        {}
+        if field is None
+        else {"field": {"type": field.type, "number": field.number, "alwaysWritten": field.always_written}}
+    )
+    return {"keySchema": {"type": schema.type, "schemaId": schema.schema_id, **written}}
 
 
 def progress(replica: Replica) -> float:

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 
+from queryable_app.client.placement_map import parse_placement
 from queryable_app.policy.freshness import ReadOptions
 from queryable_app.serve.api import keys as keys_routes
 from queryable_app.serve.api import multi_get as multi_get_routes
@@ -129,12 +130,19 @@ def test_numbers_sort_as_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("schema_id", [None, 7])
-def test_avro_keys_are_typed_on_every_path(tmp_path: Path, schema_id: int | None) -> None:
-    """Avro keys are written and sorted by their values, whatever their bytes in the topic are."""
+@pytest.mark.parametrize("format", ["Avro", "Protobuf"])
+def test_keys_with_a_schema_are_typed_on_every_path(
+    tmp_path: Path, format: str, schema_id: int | None
+) -> None:
+    """Avro and Protobuf keys are written and sorted by their values, whatever their bytes in the topic are."""
 
     def of(type_: str) -> dict[str, Any]:
-        source = {"inline": f'"{type_}"'} | ({} if schema_id is None else {"schemaId": schema_id})
-        return {"format": "avro", "schemaFrom": source}
+        field = "int64" if type_ == "long" else type_
+        text = (
+            f'syntax = "proto3"; message Key {{ {field} id = 4; }}' if format == "Protobuf" else f'"{type_}"'
+        )
+        source = {"inline": text} | ({} if schema_id is None else {"schemaId": schema_id})
+        return {"format": format.lower(), "schemaFrom": source}
 
     with served(tmp_path / "long", key=of("long")) as node, node.client() as http:
         codec = node.node.codec
@@ -149,10 +157,15 @@ def test_avro_keys_are_typed_on_every_path(tmp_path: Path, schema_id: int | None
         raw = base64.urlsafe_b64encode(codec.from_json(300)).decode()
         assert http.get(f"/v1/keys/{raw}?key-encoding=base64url").content == b"1"
         wrong = http.get("/v1/keys/AAAA?key-encoding=base64url")
-        assert (wrong.status_code, "the bytes are no Avro long" in wrong.json()["detail"]) == (400, True)
+        assert (wrong.status_code, f"the bytes are no {format} long" in wrong.json()["detail"]) == (400, True)
         assert http.get("/v1/keys/x").status_code == 400
         assert http.get("/v1/prefix/1").json()["reason"] == "invalid_request"
-        assert http.get("/v1/placement").json()["keySchema"] == {"type": "long", "schemaId": schema_id}
+        written = (
+            {"field": {"type": "int64", "number": 4, "alwaysWritten": False}} if format == "Protobuf" else {}
+        )
+        given = http.get("/v1/placement").json()
+        assert given["keySchema"] == {"type": "long", "schemaId": schema_id, **written}
+        assert parse_placement(given).codec == codec
     with served(tmp_path / "string", key=of("string")) as node, node.client() as http:
         for text in ("b", "a" * 40, "ab", "ä"):
             node.put(node.node.codec.from_text(text), b"1")
