@@ -207,7 +207,7 @@ class AuthLane(FastLane):
             answer = self.reads.found_at_once(request[1], self.server_lines)
             if isinstance(answer, bytes):
                 self.node.counters.fast_answers += 1
-                self._write(answer)
+                self.output.add(self._write, answer, self.loop)
                 self.idle_since = self.sweeps
                 return
             self.credentials = head.credentials
@@ -228,7 +228,8 @@ class AuthLane(FastLane):
         counters = self.node.counters
         counters.failures[refusal.reason.slug] += 1
         counters.answers["", refusal.reason.status] += 1
-        self._write(self.encode_answer(problem_answer(refusal, self.reads.identity)))
+        answer = self.encode_answer(problem_answer(refusal, self.reads.identity))
+        self.output.add(self._write, answer, self.loop)
         self.idle_since = self.sweeps
         return True
 

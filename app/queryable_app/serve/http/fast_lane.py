@@ -2,7 +2,8 @@
 
 Strategy: the fast lane takes bytes that arrive between two messages and are exactly one `GET /v1/keys/<key>` whose header
 lines change nothing. It answers with one synchronous read and one write, before there is a scope or a task. The most
-frequent answer, a live row, takes a way of its own, on which the request is parsed once and nothing is built twice. If another
+frequent answer, a live row, takes a way of its own, on which the request is parsed once and nothing is built twice; it is written
+at the end of the turn of the event loop, together with those of other connections. If another
 node hosts the key, the request is forwarded, and the client's next input waits until the answer is back. Other nodes send
 many such requests on one connection: all that have arrived are answered with one write. Any other bytes go to uvicorn
 unchanged.
@@ -21,6 +22,7 @@ from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure
 from queryable_app.serve.api.guard import PIECE_BYTES, to_failure
 from queryable_app.serve.api.request import HISTORY_END
 from queryable_app.serve.base.answer_reservation import AnswerReservation
+from queryable_app.serve.base.turn_output import TurnOutput
 from queryable_app.serve.base.write_now import write_now
 from queryable_app.serve.http.bounded_protocol import CLOSE_LINE
 from queryable_app.serve.http.head_cache import HeadKind, Heads
@@ -50,6 +52,7 @@ class FastLane(MultiGetLane):
     heads: Heads  # of the class, like the next one, unless the client lacks a certificate
     heads_of_nodes: ClassVar[Heads]
     request_line: ClassVar[Any]  # matches the first line of a request for a key
+    output: ClassVar[TurnOutput]  # of the node
 
     credentials = b""  # the line with the client's token, for another node
     forward: ForwardedRead | None = None  # the client's request, while another node answers it
@@ -84,7 +87,7 @@ class FastLane(MultiGetLane):
             answer = self.reads.found_at_once(request[1], self.server_lines)
             if isinstance(answer, bytes):
                 self.node.counters.fast_answers += 1  # before the client has the answer
-                self._write(answer)
+                self.output.add(self._write, answer, self.loop)
                 self.idle_since = self.sweeps
                 return
             if answer is not None and self._forward(request[1], answer):
@@ -92,6 +95,7 @@ class FastLane(MultiGetLane):
         self._receive(data)
 
     def _receive(self, data: bytes) -> None:
+        self.output.flush()
         if self.forward is not None or self.queued is not None or self.unparsed:
             self.buffer_input(data)
             return
@@ -192,9 +196,10 @@ class FastLane(MultiGetLane):
         ):
             self.forward = None
             self.node.counters.fast_answers += 1
-            self._write(head + body)
+            self.output.add(self._write, head + body, self.loop)
             self.idle_since = self.sweeps
             return
+        self.output.flush()
         last = self.is_last()
         if last:
             head = head[:-2] + CLOSE_LINE + b"\r\n"
@@ -215,6 +220,7 @@ class FastLane(MultiGetLane):
 
     def on_forward_failure(self, failure: Failure) -> None:
         """Send the failure of a read that no other node answers."""
+        self.output.flush()
         self.node.counters.failures[failure.reason.slug] += 1
         last = self.is_last()
         answer = problem_answer(failure, self.reads.identity)
@@ -322,6 +328,7 @@ class FastLane(MultiGetLane):
     # The connection.
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.output.flush()  # afterwards the socket's number may be of another connection
         if self.forward is not None:
             self.forward.abandon()
             self.forward = None
@@ -335,6 +342,7 @@ class FastLane(MultiGetLane):
         super().refuse(failure)
 
     def eof_received(self) -> bool:  # type: ignore[override]
+        self.output.flush()
         self.release_head()
         if self.forward is not None or self.queued is not None:
             self.eof = True
@@ -349,6 +357,7 @@ class FastLane(MultiGetLane):
 
     def shutdown(self) -> None:
         """Close the connection, after the answer of a request that is forwarded or queued."""
+        self.output.flush()
         self.release_head()
         if self.forward is not None or self.queued is not None:
             self.closes_after_answer = True

@@ -6,6 +6,7 @@ from typing import Any
 
 from queryable_app.serve.api.access import Gate
 from queryable_app.serve.base.admission import overloaded
+from queryable_app.serve.base.turn_output import TurnOutput
 from queryable_app.serve.http.auth_lane import AuthLane, VerifiedHeads
 from queryable_app.serve.http.bounded_protocol import BoundedProtocol
 from queryable_app.serve.http.connections import ConnectionAdmission
@@ -33,6 +34,7 @@ def protocol_class(node: Node) -> type[FastLane]:
         "multi_get_heads": MultiGetHeads(heads),
         "multi_gets": LocalMultiGets(reads),
         "admission": admission,
+        "output": TurnOutput(),
         "open": admission.open,
         "overloaded_answer": problem_answer(
             overloaded("more requests wait than can be answered soon"), reads.identity
