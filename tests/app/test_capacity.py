@@ -89,16 +89,16 @@ def test_sentences_say_what_the_code_does() -> None:
         f"Above {HEARTBEATS_PER_TICK_MAX + 1} nodes the others take turns",
         f"{suspected[0]:.1f} s with 100 nodes, {suspected[1]:.1f} s with 1 000",
         "within its turn: half a second with 100 nodes" if turn == 0.5 else "?",
-        f"150 MiB + 128 block cache + 64 write buffers, and up to {more_mib} more",
+        f"150 MiB + 256 block cache + 64 write buffers, and up to {more_mib} more",
         f"({placement_kb:.0f} KB with the addresses of a cluster)",
         f"At 100 nodes that is {100 * status[4] / 1e6:.1f} MB, and {100 * status[5]:.0f} ms of CPU",
         f"{clients_per_second * public[5] / 10:.0f} % of a core and {clients_per_second * 141 / 1000:.1f} MB/s",
-        "W of them, 2 or more, requests 150 \u00d7 W + 232 MiB",
+        "W of them, 2 or more, requests 150 \u00d7 W + 360 MiB",
         f"up to {ROWS_MAX:,} rows or 1 MiB".replace(",", " "),
     ):
         assert sentence in TEXT
     for workers in (2, 4):
         requested = requirements({"serve": {"workers": workers}}, "serve")["requests"]["memory"]
-        assert requested == f"{150 * workers + 232}Mi"
-    assert memory_mib("serve") == 150 + 128 + 64
+        assert requested == f"{150 * workers + 360}Mi"
+    assert memory_mib("serve") == 150 + 256 + 64
     assert memory_mib("ingest") == 512 + 640

@@ -100,8 +100,8 @@ def test_workers_share_out_the_caches() -> None:
     computed = requirements(TWO.raw, "serve")
 
     assert computed == {
-        "requests": {"cpu": "200m", "memory": f"{2 * 150 + 40 + 192}Mi"},
-        "limits": {"memory": f"{2 * 150 + 40 + 192 + 192 + 2 * 128}Mi"},
+        "requests": {"cpu": "200m", "memory": f"{2 * 150 + 40 + 320}Mi"},
+        "limits": {"memory": f"{2 * 150 + 40 + 320 + 192 + 2 * 128}Mi"},
     }
     most = requirements(view(serve={"workers": 64}).raw, "serve")
     assert quantity(most["limits"]["memory"]) > quantity(most["requests"]["memory"]) > 64 * 150 * 2**20

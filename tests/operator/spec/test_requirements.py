@@ -14,8 +14,8 @@ from tests.support.view import view
 def test_serve_has_memory_for_its_caches() -> None:
     """serve requests 150 MiB, its block cache and write buffers; its limit also covers requests in progress."""
     assert requirements(view().raw, "serve") == {
-        "requests": {"cpu": "100m", "memory": "342Mi"},
-        "limits": {"memory": "662Mi"},
+        "requests": {"cpu": "100m", "memory": "470Mi"},
+        "limits": {"memory": "790Mi"},
     }
 
 
