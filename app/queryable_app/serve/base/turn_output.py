@@ -1,8 +1,8 @@
 """Write the answers that one turn of the event loop has found together, at its end.
 
-Strategy: a turn brings the requests of many connections. If each answer is written as soon as it is found, the processor goes back
-and forth between the store and the socket, and a client on the same machine is woken for each answer. Written together they cost
-a fifth less CPU, and no answer waits for more than the other requests of its turn.
+Strategy: a turn brings the requests of many connections. If each answer is written as soon as it is found, the processor goes
+back and forth between the store and the socket, and a client on the same machine is woken for each answer. Written together
+they cost a fifth less CPU, and no answer waits for more than the other requests of its turn.
 """
 
 from __future__ import annotations
