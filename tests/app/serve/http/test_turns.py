@@ -42,9 +42,8 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Ser
 
 def connection_of(node: Served) -> FastLane:
     """Return the node's side of the only connection."""
-    (connection,) = eventually(
-        "the node has one connection", lambda: len(node.protocol.open) == 1 and [*node.protocol.open]
-    )
+    eventually("the node has one connection", lambda: len(node.protocol.open) == 1)
+    (connection,) = node.protocol.open
     assert isinstance(connection, FastLane)
     return connection
 
