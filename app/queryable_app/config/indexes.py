@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -14,6 +15,9 @@ IndexType = Literal["string", "long", "double", "boolean", "timestamp"]
 
 INDEXES_MAX: Final = 16  # as in the schema
 _PATH: Final = "spec.view.indexes"
+_ELEMENT: Final = re.compile(r"\[\d+\]$")  # as in `where`
+_NUMBERS: Final = frozenset({"count", "sum", "avg", "approx_count_distinct"})
+"""The operations of an aggregate whose results are numbers, whatever they read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +58,18 @@ def parse_indexes(
         if names.count(name) > 1:
             raise SpecError(f"{_PATH}: the name {name!r} is there twice")
     if aggregate is not None:
-        columns = [column.name for column in aggregate.columns]
+        columns = {column.name: column.op for column in aggregate.columns}
         for index in indexes:
             if index.path[0] not in columns:
                 raise SpecError(
                     f"{_PATH}[{index.name}].field: {index.path[0]!r} is not a column of the aggregate; "
                     f"there are {', '.join(columns)}"
+                )
+            op = columns[index.path[0]]
+            if op in _NUMBERS and index.type in ("string", "boolean"):
+                raise SpecError(
+                    f"{_PATH}[{index.name}].type: {op} gives numbers, of which an index of the type {index.type} has none; "
+                    "write long or double"
                 )
     return indexes
 
@@ -72,6 +82,11 @@ def _index(index: Mapping[str, Any], place: int) -> IndexSpec:
             )
     name = index["name"]
     spec = IndexSpec(name, index["field"], one_of(IndexType, index["type"], f"{_PATH}[{name}].type"))
+    if any(_ELEMENT.search(part) for part in spec.path):
+        raise SpecError(
+            f"{_PATH}[{name}].field: {spec.field!r} names an element of an array, which no index has; name a field, or "
+            "find the rows with where="
+        )
     if not all(spec.path):
         raise SpecError(
             f"{_PATH}[{name}].field: {spec.field!r} has an empty name; write names joined by single dots"

@@ -43,6 +43,10 @@ class NotOfType(Exception):
     """A value is not of the index's type."""
 
 
+class TextTooLong(NotOfType):
+    """The bound of a range is longer than the part of a text that has an order."""
+
+
 def encode_string(value: object) -> bytes:
     if type(value) is not str:
         raise NotOfType
@@ -133,7 +137,7 @@ COLUMN_ENCODERS: Final[dict[IndexType, Callable[[list[Any]], list[bytes]]]] = {
 _WIDTHS: Final[dict[IndexType, int]] = {"long": 8, "double": 8, "boolean": 1, "timestamp": 8}
 
 EXAMPLES: Final[dict[IndexType, str]] = {
-    "string": "text of at most 1 KiB",
+    "string": "text",
     "long": "a whole number of 64 bits",
     "double": "a number, like 2.5 or -1e300",
     "boolean": "true or false",
@@ -147,8 +151,11 @@ def encode_parameter(text: str, type: IndexType, bound: bool) -> bytes:
     match type:
         case "string":
             encoded = encode_string(text)
-            if bound and len(text.encode("utf-8", "surrogatepass")) > TEXT_BYTES_MAX:
-                raise NotOfType
+            length = len(text.encode("utf-8", "surrogatepass"))
+            if bound and length > TEXT_BYTES_MAX:
+                raise TextTooLong(
+                    f"has {length} bytes, and the bounds of a range have at most {TEXT_BYTES_MAX}"
+                )
             return encoded
         case "boolean":
             if text not in _BOOLEANS:

@@ -199,6 +199,7 @@ REGISTRY = {"format": "avro", "schemaFrom": {"registryUrl": "https://registry:80
         ({"view": {"indexes": [{"name": "by-user"}]}}, "spec.view.indexes[0].field"),
         ({"view": {"indexes": [{**INDEX, "type": "uuid"}]}}, "spec.view.indexes[by-user].type"),
         ({"view": {"indexes": [{**INDEX, "field": "a..b"}]}}, "spec.view.indexes[by-user].field"),
+        ({"view": {"indexes": [{**INDEX, "field": "a.b[0]"}]}}, "spec.view.indexes[by-user].field"),
         ({"view": {"indexes": [INDEX, INDEX]}}, "spec.view.indexes"),
         ({"view": {"indexes": [{**INDEX, "name": f"i{n}"} for n in range(17)]}}, "spec.view.indexes"),
         ({"view": {"indexes": [INDEX]}, "value": {"format": "string"}}, "spec.view.indexes"),
@@ -235,6 +236,18 @@ def test_wrong_field_is_named(fields: dict[str, Any], path: str) -> None:
     with pytest.raises(SpecError) as error:
         parse_spec(SMALL | fields)
     assert str(error.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("type", ["string", "boolean"])
+def test_index_that_no_number_fits_is_refused_over_a_column_of_numbers(type: str) -> None:
+    """An index of texts or booleans over a count would be empty, so it is refused with what to write."""
+    index = {"name": "by-n", "field": "n", "type": type}
+    view = {"kind": "aggregate", "aggregate": COUNT, "indexes": [index]}
+    with pytest.raises(
+        SpecError, match=r"^spec\.view\.indexes\[by-n\]\.type: count gives numbers.*long or double$"
+    ):
+        parse_spec(SMALL | {"view": view})
+    assert parse_spec(SMALL | {"view": {**view, "indexes": [{**index, "type": "long"}]}}).indexes
 
 
 @pytest.mark.parametrize("fields", [{"view": {"changes": False}}, {"view": {"indexes": []}}], ids=str)

@@ -45,7 +45,7 @@ from queryable_app.serve.reads.scans import count as count_live
 from queryable_app.serve.reads.top_windows import TOP_MAX
 from queryable_app.wire.http_text import JSON, as_bytes, body_answer, choice, negotiate, single, whole_number
 from queryable_app.wire.index_entries import RowIndexes
-from queryable_app.wire.index_keys import EXAMPLES, NotOfType, after_value, encode_parameter
+from queryable_app.wire.index_keys import EXAMPLES, NotOfType, TextTooLong, after_value, encode_parameter
 
 _VALUES: Final = ("eq", "from", "to")
 _PAGE: Final = (*SELECTION, "limit", "order", "cursor", "key-encoding")
@@ -165,19 +165,22 @@ def _row_request(
 
 def _index_in_path(request: Request, indexes: RowIndexes) -> IndexReader:
     name: str = request.path_params["name"]
+    return _named(indexes, name)
+
+
+def _index_of_parameter(indexes: RowIndexes, name: str | None) -> IndexReader:
+    if name is None:
+        raise invalid("by", "is missing", f"There are {', '.join(indexes.names)}")
+    return _named(indexes, name)
+
+
+def _named(indexes: RowIndexes, name: str) -> IndexReader:
     if name not in indexes.names:
         raise Failure(
             Reason.NO_SUCH_RESOURCE,
             f"{shown(name)} is no index of this view",
             f"There are {', '.join(indexes.names)}",
         )
-    return _reader(indexes, name)
-
-
-def _index_of_parameter(indexes: RowIndexes, name: str | None) -> IndexReader:
-    if name is None or name not in indexes.names:
-        problem = "is missing" if name is None else f"{shown(name)} is no index of this view"
-        raise invalid("by", problem, f"There are {', '.join(indexes.names)}")
     return _reader(indexes, name)
 
 
@@ -222,10 +225,11 @@ def _encoded(spec: IndexSpec, values: Parameters, name: str, is_bound: bool) -> 
         return None
     try:
         return encode_parameter(as_bytes(raw).decode(), spec.type, is_bound)
+    except TextTooLong as error:
+        raise invalid(name, str(error), "write a shorter beginning of the text") from None
     except (NotOfType, UnicodeDecodeError):
-        example = "text" if spec.type == "string" and not is_bound else EXAMPLES[spec.type]
         raise invalid(
-            name, f"{shown(raw)} is no {spec.type}, the type of {spec.name}", f"write {example}"
+            name, f"{shown(raw)} is no {spec.type}, the type of {spec.name}", f"write {EXAMPLES[spec.type]}"
         ) from None
 
 
