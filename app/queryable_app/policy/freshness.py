@@ -134,16 +134,16 @@ def freshness_failure(
     if replica.absent is not None:
         return absent(replica, replica.absent)
     if not replica.complete:
-        return _not_available(replica)
+        return _not_available(replica, options)
     if needed_position is None and options.consistency is Consistency.STRONG:
-        return _not_fresh(replica, "was assigned to this node after its request for end offsets")
+        return _not_fresh(replica, options, "was assigned to this node after its request for end offsets")
     if needed_position is not None and (short := records_short(replica, needed_position)):
         position = (
             f"{replica.partition}:{needed_position}"
             if isinstance(needed_position, int)
             else source_positions_text(needed_position)
         )
-        return _not_fresh(replica, f"is {short} records short of the position {position}")
+        return _not_fresh(replica, options, f"is {short} records short of the position {position}")
     for bound, lag, unit in (
         (options.max_lag_ms, lag_ms(replica, now_ms), "ms"),
         (options.max_lag_records, lag_records(replica), "records"),
@@ -152,11 +152,11 @@ def freshness_failure(
             continue
         if lag < 0:
             return _not_fresh(
-                replica, f"may be more than {bound} {unit} behind: the end offset is not known yet"
+                replica, options, f"may be more than {bound} {unit} behind: the end offset is not known yet"
             )
         if lag > bound:
             return _not_fresh(
-                replica, f"is {lag} {unit} behind, {lag - bound} more than the {bound} asked for"
+                replica, options, f"is {lag} {unit} behind, {lag - bound} more than the {bound} asked for"
             )
     return None
 
@@ -171,27 +171,33 @@ def absent(replica: ReplicaFreshness, why: str) -> Failure:
     )
 
 
-def _not_available(replica: ReplicaFreshness) -> Failure:
+def _not_available(replica: ReplicaFreshness, options: ReadOptions) -> Failure:
     applied = replica.end_offset - lag_records(replica) if replica.source_ends else next_offset(replica)
     progress = f"{applied} of {replica.end_offset}" if replica.end_offset >= 0 else str(applied)
     detail = f"the replica of partition {replica.partition} is still being built, at offset {progress}"
-    return _failure(replica, Reason.NOT_AVAILABLE, detail, _RETRY_INCOMPLETE_MS)
+    return _failure(replica, options, Reason.NOT_AVAILABLE, detail, _RETRY_INCOMPLETE_MS)
 
 
-def _not_fresh(replica: ReplicaFreshness, how_far: str) -> Failure:
+def _not_fresh(replica: ReplicaFreshness, options: ReadOptions, how_far: str) -> Failure:
     detail = f"the replica of partition {replica.partition} {how_far}"
-    return _failure(replica, Reason.NOT_FRESH_ENOUGH, detail, _RETRY_MS)
+    return _failure(replica, options, Reason.NOT_FRESH_ENOUGH, detail, _RETRY_MS)
 
 
-def _failure(replica: ReplicaFreshness, reason: Reason, detail: str, retry_after_ms: int) -> Failure:
+def _failure(
+    replica: ReplicaFreshness, options: ReadOptions, reason: Reason, detail: str, retry_after_ms: int
+) -> Failure:
     """Return the failure. A replica that has stopped names the reason and no time to retry, since waiting does not help."""
     stopped = replica.failed is not None
+    remedy = (
+        "remove what stopped the replica (see /v1/status)" if stopped else f"retry after {retry_after_ms} ms"
+    )
+    alternative = (
+        "use consistency=any to read what it has" if options.as_of is None else "name an earlier moment"
+    )
     return Failure(
         reason,
         f"{detail}; it has stopped: {replica.failed}" if stopped else detail,
-        "remove what stopped the replica (see /v1/status), or use consistency=any to read what it has"
-        if stopped
-        else f"retry after {retry_after_ms} ms, or use consistency=any to read what it has",
+        f"{remedy}, or {alternative}",
         partition=replica.partition,
         position=position_text(replica),
         retry_after_ms=None if stopped else retry_after_ms,

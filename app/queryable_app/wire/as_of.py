@@ -35,6 +35,13 @@ class AsOf:
             return to_iso(self.time_ms)
         return ",".join([f"{partition}:{offset}" for partition, offset in sorted(self.positions.items())])
 
+    def is_before(self, other: AsOf) -> bool:
+        """Return whether this moment is earlier in every partition that both name. A time and a position have no order."""
+        if self.time_ms is not None and other.time_ms is not None:
+            return self.time_ms < other.time_ms
+        shared = self.positions.keys() & other.positions.keys()
+        return bool(shared) and all(self.positions[each] < other.positions[each] for each in shared)
+
     def to_json(self) -> dict[str, Any]:
         if self.time_ms is not None:
             return {"timeMs": self.time_ms}

@@ -7,7 +7,7 @@ Parameters come from a closed list of names, so a misspelt one is refused with t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl
@@ -103,8 +103,13 @@ def _quality(part: str) -> tuple[str, float]:
     return name, 1.0
 
 
-def parse_query(query: bytes, allowed: Sequence[str]) -> dict[str, list[str]]:
-    """Return the values of each parameter; each character is one byte (see `as_bytes`)."""
+def parse_query(
+    query: bytes, allowed: Sequence[str], absent: Callable[[str], Failure | None] = lambda _: None
+) -> dict[str, list[str]]:
+    """Return the values of each parameter; each character is one byte (see `as_bytes`).
+
+    `absent` returns the failure of a name that other views allow.
+    """
     try:
         pairs = parse_qsl(
             query.decode("latin-1"), keep_blank_values=True, encoding="latin-1", max_num_fields=PARAMETERS_MAX
@@ -114,7 +119,7 @@ def parse_query(query: bytes, allowed: Sequence[str]) -> dict[str, list[str]]:
     values: dict[str, list[str]] = {}
     for name, value in pairs:
         if name not in allowed:
-            raise _unknown(name, "is no parameter of this request", allowed)
+            raise absent(name) or _unknown(name, "is no parameter of this request", allowed)
         values.setdefault(name, []).append(value)
     return values
 

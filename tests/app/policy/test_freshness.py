@@ -20,6 +20,7 @@ from queryable_app.policy.freshness import (
     parse_read_options,
     position_text,
 )
+from queryable_app.wire.as_of import AsOf
 
 NOW_MS = 1_000_000
 
@@ -193,6 +194,14 @@ def test_refusal_says_what_to_do() -> None:
     failure = refused(Replica(position=89), WITHIN_10_RECORDS)
     assert (failure.partition, failure.position, failure.retry_after_ms) == (3, "3:89", 500)
     assert failure.advice == "retry after 500 ms, or use consistency=any to read what it has"
+
+
+def test_refusal_as_of_a_moment_names_no_consistency() -> None:
+    """A read as of a moment takes no `consistency`, so its refusal does not suggest one."""
+    failure = refused(
+        Replica(position=89), ReadOptions(Consistency.AT_LEAST, as_of=AsOf(None, {3: 100})), 100
+    )
+    assert failure.advice == "retry after 500 ms, or name an earlier moment"
 
 
 def test_stopped_replica_says_why() -> None:

@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from queryable_app.errors import invalid
 from queryable_app.serve.api.moments import moment_of, options_as_of
 from queryable_app.serve.api.openapi import MANY_OPTIONS, MOMENTS, VERSIONS, openapi_parameters
 from queryable_app.serve.api.request import (
@@ -51,6 +52,10 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             parse_as_of(name, values.get(name, ()), reads.replicas.partitions, _ANY_TIME)
             for name in ("from", "to")
         )
+        if first is not None and after is not None and after.is_before(first):
+            raise invalid(
+                "to", "comes before `from`", "swap them; the newest version comes first, unless order=asc"
+            )
         group = group_of(node.codec.to_disk(record_key))
         bounds = Bounds(group, after_group(group), versions=VersionRange(group, first, after))
         scope = f"history of {record_key!r} {first} {after}"

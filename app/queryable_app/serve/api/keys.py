@@ -11,6 +11,7 @@ from starlette.responses import Response
 from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure, invalid
 from queryable_app.serve.api.forwarding import forward, is_forwarded, redirect
 from queryable_app.serve.api.history import read_as_of
+from queryable_app.serve.api.moments import failure_of_history
 from queryable_app.serve.api.openapi import POINT_OPTIONS, VALUE, openapi_parameters
 from queryable_app.serve.api.request import (
     Parameters,
@@ -42,7 +43,8 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     )
     async def read_key(request: Request) -> Response:
         """Return the newest value of a key. Every byte string is a key, percent-encoded, the empty one too."""
-        values = parse_parameters(request, POINT_OPTIONS, *others)
+        absent = failure_of_history(request, node.spec.history is not None)
+        values = parse_parameters(request, POINT_OPTIONS, *others, absent=absent)
         fields, probe = parse_fields(values), choice(values, "probe", ("false", "true")) == "true"
         if fields is not None:
             if probe:

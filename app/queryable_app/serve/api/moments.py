@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
-from queryable_app.errors import invalid
+from starlette.requests import Request
+
+from queryable_app.errors import Failure, Reason, invalid
 from queryable_app.policy.freshness import Consistency, ReadOptions
-from queryable_app.serve.api.request import Parameters
+from queryable_app.serve.api.request import HISTORY_END, RAW_KEY, Parameters
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.as_of import AsOf, parse_as_of
 
 _FRESHNESS: Final = ("consistency", "max-lag-ms", "max-lag-records", "min-position")
+_OF_VERSIONS: Final = ("from", "to", "limit", "order", "cursor")
+
+
+def failure_of_history(request: Request, has_history: bool) -> Callable[[str], Failure | None]:
+    """Return the failure of a parameter that this view lacks because it has no history; None of any other one."""
+    asks_versions = request.scope.get(RAW_KEY, b"").endswith(HISTORY_END)
+
+    def failure(name: str) -> Failure | None:
+        if has_history:
+            return None
+        if name != "as-of" and not (asks_versions and name in _OF_VERSIONS):
+            return None
+        return Failure(
+            Reason.NO_SUCH_RESOURCE,
+            "this view keeps no history",
+            "set spec.view.kind: history, which makes a new revision, or read the newest values",
+        )
+
+    return failure
 
 
 def moment_of(values: Parameters, reads: Reads) -> AsOf:

@@ -88,9 +88,17 @@ def router_scope(scope: Scope, has_history: bool = False) -> dict[str, Any]:
     return dict(scope)
 
 
-def parse_parameters(request: Request, options: Sequence[str], *others: str) -> Parameters:
-    """Return the parameters of a request. Each of `options` may also be a `Qt-` header."""
-    values = parse_query(request.scope["query_string"], (*options, *others))
+def parse_parameters(
+    request: Request,
+    options: Sequence[str],
+    *others: str,
+    absent: Callable[[str], Failure | None] = lambda _: None,
+) -> Parameters:
+    """Return the parameters of a request. Each of `options` may also be a `Qt-` header.
+
+    `absent` returns the failure of a parameter that other views allow.
+    """
+    values = parse_query(request.scope["query_string"], (*options, *others), absent)
     for name, given in parse_options(request.scope["headers"], options).items():
         values.setdefault(name, []).extend(given)
     keys_are_base64url(values)  # refuse an unknown encoding also where the request has no key

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from queryable_app.errors import invalid
 from queryable_app.serve.api.access import key_access
 from queryable_app.serve.api.key_ranges import restricted
-from queryable_app.serve.api.moments import moment_of, options_as_of
+from queryable_app.serve.api.moments import failure_of_history, moment_of, options_as_of
 from queryable_app.serve.api.openapi import COUNTED, MANY_OPTIONS, PAGE, openapi_parameters
 from queryable_app.serve.api.request import (
     Parameters,
@@ -68,10 +68,14 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     router = APIRouter(tags=["reads"])
     rows = _SCAN if node.spec.history is None else (*_SCAN, "as-of")
 
+    def parse(request: Request, *others: str) -> Parameters:
+        absent = failure_of_history(request, node.spec.history is not None)
+        return parse_parameters(request, MANY_OPTIONS, *others, *rows, absent=absent)
+
     @router.get("/v1/scan", openapi_extra=openapi_parameters(*MANY_OPTIONS, *rows), responses=PAGE)
     async def scan(request: Request) -> Response:
         """Return all rows in key order. `Accept: application/x-ndjson` streams them, one row a line."""
-        values = parse_parameters(request, MANY_OPTIONS, *rows)
+        values = parse(request)
         return await RowRequest(reads, request, values, Bounds(), "scan").respond()
 
     @router.get(
@@ -79,7 +83,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     )
     async def key_range(request: Request) -> Response:
         """Return the rows from the key `from` up to, but not including, the key `to`, in key order."""
-        values = parse_parameters(request, MANY_OPTIONS, "from", "to", *rows)
+        values = parse(request, "from", "to")
         start, stop = (key_parameter(values, name, node.codec) for name in ("from", "to"))
         if start is not None and stop is not None and stop < start:
             raise invalid("to", "comes before `from`", "swap them; order=desc gives the rows in reverse")
@@ -93,7 +97,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     )
     async def prefix(request: Request) -> Response:
         """Return the rows whose key begins with these bytes, in key order."""
-        values = parse_parameters(request, MANY_OPTIONS, *rows)
+        values = parse(request)
         if node.codec.width:
             raise invalid("prefix", f"{node.codec.format} keys are numbers", "use /v1/range with from and to")
         head = prefix_in_path(request, values, node.codec)

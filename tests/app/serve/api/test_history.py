@@ -11,7 +11,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from queryable_app.client import InvalidRequest, QueryableTopic
+from queryable_app.client import InvalidRequest, NoSuchResource, QueryableTopic
 from queryable_app.commands.group import qtopic as commands
 from queryable_app.serve.store.history_sweep import raise_floor
 from tests.support.node_cluster import NodeCluster, three_nodes
@@ -274,9 +274,51 @@ def test_moment_before_the_floor_is_gone(
 
 
 def test_view_without_history_has_none(tmp_path_factory: pytest.TempPathFactory, http: httpx.Client) -> None:
-    """Another view refuses `as-of`, and reads a key that ends with /history."""
+    """Another view says that it keeps no history, and reads a key that ends with /history."""
     with served(tmp_path_factory.mktemp("latest")) as node:
         node.put(b"a/history", b"1")
 
-        assert http.get(f"{node.url}/v1/keys/a?as-of=0:0").status_code == 400
+        for read in ("keys/a?as-of=0:0", "scan?as-of=0:0", "prefix/a?as-of=0:0", "keys/a/history?limit=1"):
+            answer = http.get(f"{node.url}/v1/{read}")
+            assert (answer.status_code, answer.json()["reason"]) == (404, "no_such_resource")
+            assert answer.json()["detail"] == "this view keeps no history"
+            assert "spec.view.kind: history" in answer.json()["advice"]
         assert http.get(f"{node.url}/v1/keys/a/history").json() == 1
+        assert "'limit'" in http.get(f"{node.url}/v1/keys/a?limit=1").json()["detail"]
+
+
+def test_client_and_command_say_that_a_view_keeps_no_history(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """The client and `qtopic history` name what the view lacks, not a parameter."""
+    with served(tmp_path_factory.mktemp("latest")) as node, QueryableTopic(node.url) as client:
+        with pytest.raises(NoSuchResource, match="this view keeps no history"):
+            list(client.history("a"))
+        with pytest.raises(NoSuchResource, match="this view keeps no history"):
+            client.get("a", as_of="0:0")
+        printed = CliRunner().invoke(commands, ["history", "a", "--url", node.url])
+        assert printed.exit_code == 2
+        assert "this view keeps no history" in printed.output
+
+
+@pytest.mark.parametrize(
+    ("first", "after", "status"),
+    [
+        ("2026-11-22T10:00:00Z", "2026-11-22T09:00:00Z", 400),
+        ("0:5,1:5", "0:4,1:1", 400),
+        ("0:5,1:5", "0:4,1:6", 200),
+        ("0:5", "1:1", 200),
+        ("0:5", "2026-11-22T09:00:00Z", 200),
+        ("0:5", "0:5", 200),
+    ],
+)
+def test_versions_from_a_moment_after_the_last_are_refused(
+    cluster: tuple[NodeCluster, Past], http: httpx.Client, first: str, after: str, status: int
+) -> None:
+    """A `to` that comes before `from` is refused, if the moments have an order."""
+    nodes, past = cluster
+    answer = http.get(
+        f"{nodes.addresses[0]}/v1/keys/{past.keys[0]}/history", params={"from": first, "to": after}
+    )
+    assert answer.status_code == status
+    assert status == 200 or answer.json()["detail"] == "to: comes before `from`"
