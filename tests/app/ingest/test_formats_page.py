@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from queryable_app.ingest.transform import check_view
 from queryable_app.ingest.value_decoders import value_decoder
 from queryable_app.wire.avro import avro_bytes
 
+PROTOC = shutil.which("protoc")
 PAGE = (Path(__file__).parents[3] / "docs" / "formats.md").read_text()
 RESOURCES = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
@@ -81,6 +84,25 @@ def test_json_schema_of_the_page_checks_values(spark: SparkSession) -> None:
     assert bytes(of.decode(b'{"id": 1}')) == b'{"id": 1}'
     with pytest.raises(Py4JJavaError):
         of.decode(b'{"name": 1}')
+
+
+@pytest.mark.skipif(PROTOC is None, reason="protoc is missing (Debian's protobuf-compiler)")
+def test_descriptor_set_of_the_page_reads_a_record(spark: SparkSession, tmp_path: Path) -> None:
+    """What the line with protoc writes is taken as `inline`, also of a file that imports another."""
+    (line,) = re.findall(r"^```sh\n(protoc .*)\n```", PAGE, re.MULTILINE)
+    (resource,) = (yaml.safe_load(each) for each in RESOURCES if "message: shop.User" in each)
+    given = resource["value"]["schemaFrom"]
+    (tmp_path / "user.proto").write_text(
+        given["inline"]
+        .replace("package shop;", 'package shop; import "city.proto";')
+        .replace("optional string city", "City city")
+    )
+    (tmp_path / "city.proto").write_text('syntax = "proto3"; package shop; message City { string name = 1; }')
+    given["inline"] = subprocess.run(
+        ["sh", "-ec", line], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    decoder = value_decoder(spark, spec_of(yaml.safe_dump(resource)).schema_source, {})
+    assert bytes(decoder.decode(b"\x08\x07\x12\x06\x0a\x04Bonn")) == b'{"id":7,"city":{"name":"Bonn"}}'
 
 
 def rows_of_the_avro_table() -> list[tuple[str, str]]:

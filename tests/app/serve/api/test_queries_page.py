@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from queryable_app.wire.times import parse_time
 from tests.support.entries import Record, row_of, view
 from tests.support.served import Served, served
 
+CURL = shutil.which("curl")
 PAGE = (Path(__file__).parents[4] / "docs" / "queries.md").read_text()
 
 
@@ -151,6 +153,16 @@ def test_request_with_curl_is_that_of_the_page(node: Served) -> None:
         items = http.get("/v1/scan", params={name: where}).json()["items"]
     assert items
     assert all(item["value"]["status"] == "paid" and item["value"]["total"] >= 100 for item in items)
+
+
+@pytest.mark.skipif(CURL is None, reason="curl is missing")
+def test_command_with_curl_of_the_page_finds_the_same_rows(node: Served) -> None:
+    """The line with curl, run as it stands, finds the paid orders of at least 100."""
+    program, *arguments = shlex.split(blocks("sh")[0].replace("http://127.0.0.1:8080", node.url))
+    assert program == "curl"
+    command = [str(CURL), "-s", "--fail", "--noproxy", "*", *arguments]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert [item["key"] for item in json.loads(printed)["items"]] == ["o-1", "o-3"]
 
 
 def test_page_has_examples() -> None:
