@@ -372,6 +372,7 @@ def test_example_answers_its_requests(tmp_path: Path) -> None:
     """The example in examples/ is a valid resource, and the requests in its head find its articles."""
     file = Path(__file__).parents[4] / "examples" / "articles-by-views.yaml"
     view = load_resource(file).document["spec"]["view"]
+    assert "\n#   qtopic run -f examples/articles-by-views.yaml\n" in file.read_text()
     with served(tmp_path, view=view) as running, running.client() as http:
         for number, author in enumerate(["ada", "bo", "ada"]):
             article = {
