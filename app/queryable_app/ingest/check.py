@@ -43,7 +43,9 @@ def main() -> int:
             return 0
         spec = read_spec(settings)
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-            profile = Profile(1, spec.ingest.driver_memory, Path(scratch), cache_dir(settings.cache_dir))
+            profile = Profile(
+                1, spec.ingest.driver_memory, Path(scratch), cache_dir(settings.cache_dir), brief=True
+            )
             with _muted_stderr():
                 session = start_session(profile)
             try:

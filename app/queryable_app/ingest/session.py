@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
@@ -21,7 +21,10 @@ from queryable_app.ingest.class_archive import archive_options
 from queryable_app.ingest.executors import executor_settings, make_spark_home, pod_settings
 from queryable_app.ingest.jvm import class_path, own_jars, start_jvm
 
-_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_CHECKPOINTS: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+_FIRST_COMPILER_ONLY: Final = "-XX:TieredStopAtLevel=1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,9 @@ class Profile:
     token: str = field(default="", repr=False)
     """The token of the view's nodes, if executors are pods."""
 
+    brief: bool = False
+    """Whether the process ends after some seconds, in which compiling code a second time gains nothing."""
+
 
 def start_session(profile: Profile, training: Sequence[str] = ()) -> SparkSession:
     """Start a session, in the JVM that `prepare_jvm` has started, or else in a new one.
@@ -67,7 +73,8 @@ def prepare_jvm(profile: Profile, training: Sequence[str] = ()) -> Any:
     jars = class_path(profile.cache)
     archive = training or archive_options(profile.cache, jars)
     home = make_spark_home(profile.scratch) if profile.executors else {}
-    options = [*java_options(profile.scratch), *archive]
+    compilers = [_FIRST_COMPILER_ONLY] if profile.brief else []
+    options = [*java_options(profile.scratch), *compilers, *archive]
     return start_jvm(jars, profile.heap, options, profile.scratch, home)
 
 
@@ -75,7 +82,8 @@ def java_options(scratch: Path) -> list[str]:
     log4j = resources.files("queryable_app.ingest").joinpath("log4j2.properties")
     return [
         "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1",  # the second compiler costs memory and start-up time, and gained nothing here
+        # Code that has to wait for the second compiler is not profiled meanwhile, which makes it slower.
+        "-XX:Tier3DelayOn=0",
         "-Xss8m",  # Spark recognises a stopped query by a regular expression that recurses deeply
         "-Xlog:disable",  # warnings of the JVM itself, on standard output
         "-Xlog:all=error:stderr",

@@ -106,7 +106,9 @@ def take_lowest_priority() -> None:
 
 
 def _train(archive: Path, scratch: Path, cache: Path) -> None:
-    session = start_session(Profile(2, "512m", scratch, cache), [f"-XX:ArchiveClassesAtExit={archive}"])
+    session = start_session(
+        Profile(2, "512m", scratch, cache, brief=True), [f"-XX:ArchiveClassesAtExit={archive}"]
+    )
     jvm = jvm_process()
     try:
         for view in ({}, _AGGREGATE):
