@@ -9,9 +9,10 @@ together, one index after the other, with less CPU than one by one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from operator import attrgetter
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Collection, Sequence
+from itertools import compress
+from operator import add, attrgetter
+from typing import Any, Final, NamedTuple, NoReturn
 
 import msgspec
 
@@ -30,6 +31,14 @@ _NEVER: Final = bytes(8)
 
 
 NONE: Final[Entries] = ((), ())
+
+
+class Column(NamedTuple):
+    """The entries of many rows in one index."""
+
+    entries: list[bytes]
+    expiries: list[bytes] | None
+    """When the row of each entry expires, as `expiry_of`. None: all are empty."""
 
 
 def expiry_of(stored: bytes) -> bytes:
@@ -74,8 +83,8 @@ class RowIndexes:
         ]
         self._all: Entries = ((), tuple(range(len(indexes))))
         self._columns = [
-            (head, member, COLUMN_ENCODERS[indexes[number].type])
-            for number, head, member, _, _ in self._fields
+            (number, member, COLUMN_ENCODERS[indexes[number].type])
+            for number, _, member, _, _ in self._fields
         ]
         self._nested = any(len(index.path) > 1 for index in indexes)
 
@@ -92,35 +101,35 @@ class RowIndexes:
             return self._parsed(value)
         return self._found(document)
 
-    def entries_by_column(self, rows: Sequence[tuple[bytes, bytes]]) -> list[dict[bytes, bytes]] | None:
-        """Return for each index the entries of these rows, by on-disk key and stored bytes, with their expiry. None: a row is
-        not plain, and `entries` has to look at each."""
+    def entries_by_column(self, keys: Collection[bytes], rows: Collection[bytes]) -> list[Column] | None:
+        """Return for each index the entries of these rows, by their on-disk keys and stored bytes. None: a row is not plain, and
+        `entries` has to look at each."""
         if self._nested:
             return None
-        render, start, never = self._render, ROW_HEADER_SIZE, _NEVER
-        plain = [row for row in rows if not row[1][0] & TOMBSTONE]
-        values = [stored[start:] for _, stored in plain]
-        if render is not None:
-            values = [render(value) for value in values]
+        if any([row[0] & TOMBSTONE for row in rows]):
+            live = [not row[0] & TOMBSTONE for row in rows]
+            keys, rows = list(compress(keys, live)), list(compress(rows, live))
+        decode, render, start = self._decode, self._render, ROW_HEADER_SIZE
         try:
-            documents = list(map(self._decode, values))
+            if render is not None:
+                documents = [decode(render(row[start:])) for row in rows]
+            else:
+                documents = [decode(row[start:]) for row in rows]
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return None
-        keys = [key for key, _ in plain]
-        expiries = [b"" if (expiry := stored[_EXPIRY]) == never else expiry for _, stored in plain]
-        columns: list[dict[bytes, bytes]] = []
-        for head, member, encode in self._columns:
-            found, of, expire = list(map(member, documents)), keys, expiries
-            if None in found:
-                present = [number for number, value in enumerate(found) if value is not None]
-                found = [found[number] for number in present]
-                of, expire = [keys[number] for number in present], [expiries[number] for number in present]
+        expire = not {_NEVER}.issuperset([row[_EXPIRY] for row in rows])
+        expiries = [expiry_of(row) for row in rows] if expire else None
+        columns: list[Column] = []
+        for number, member, encode in self._columns:
+            values, of, expiring = list(map(member, documents)), keys, expiries
+            if None in values:
+                there = [value is not None for value in values]
+                values, of = list(compress(values, there)), list(compress(keys, there))
+                expiring = None if expiries is None else list(compress(expiries, there))
             try:
-                encoded = encode(found)
+                columns.append(Column(list(map(add, encode(number, values), of)), expiring))
             except NotOfType:
                 return None
-            entries = [head + value + key for value, key in zip(encoded, of, strict=True)]
-            columns.append(dict(zip(entries, expire, strict=True)))
         return columns
 
     def _found(self, document: Any) -> Entries:

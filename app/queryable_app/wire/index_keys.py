@@ -25,7 +25,9 @@ TEXT_BYTES_MAX: Final = 1024
 
 TEXT_END: Final = b"\0\0"
 
+_TEXT_BREAK: Final = b"\xff"  # no UTF-8 has this byte, and no index this number
 _LONG: Final = struct.Struct(">Q")
+_NUMBERED_LONG: Final = struct.Struct(">BQ")
 _DOUBLE: Final = struct.Struct(">d")
 _SIGN: Final = 1 << 63
 _FLIP_ALL: Final = (1 << 64) - 1
@@ -101,38 +103,52 @@ ENCODERS: Final = {
 }
 
 
-def _encode_strings(values: list[Any]) -> list[bytes]:
+ColumnEncoder = Callable[[int, list[Any]], list[bytes]]
+
+
+def _encode_strings(number: int, values: list[Any]) -> list[bytes]:
     """Encode texts. Raises NotOfType too if one is long or has a NUL, which `encode_string` takes."""
+    if not values:
+        return []
     try:
-        raw = "\0".join(values).encode("utf-8", "surrogatepass").split(b"\0") if values else []
+        joined = "\0".join(values).encode("utf-8", "surrogatepass")
     except TypeError:
         raise NotOfType from None
-    if len(raw) != len(values) or max(map(len, raw), default=0) > TEXT_BYTES_MAX:
+    head = bytes((number,))
+    whole = head + joined.replace(b"\0", TEXT_END + _TEXT_BREAK + head) + TEXT_END
+    encoded = whole.split(_TEXT_BREAK)
+    if len(encoded) != len(values) or max(map(len, encoded)) > 1 + TEXT_BYTES_MAX + len(TEXT_END):
         raise NotOfType
-    return [text + TEXT_END for text in raw]
+    return encoded
 
 
-def _encode_longs(values: list[Any]) -> list[bytes]:
+def _encode_longs(number: int, values: list[Any]) -> list[bytes]:
     if not {int}.issuperset(map(type, values)):
         raise NotOfType
-    if values and (min(values) < _LONG_MIN or max(values) > _LONG_MAX):
-        raise NotOfType
-    pack = _LONG.pack
-    return [pack(value + _SIGN) for value in values]
+    pack = _NUMBERED_LONG.pack
+    try:
+        return [pack(number, value + _SIGN) for value in values]
+    except struct.error:  # beyond 64 bits
+        raise NotOfType from None
 
 
-def _one_by_one(encode: Callable[[object], bytes]) -> Callable[[list[Any]], list[bytes]]:
-    return lambda values: list(map(encode, values))
+def _one_by_one(encode: Callable[[object], bytes]) -> ColumnEncoder:
+    def encode_column(number: int, values: list[Any]) -> list[bytes]:
+        head = bytes((number,))
+        return [head + encode(value) for value in values]
+
+    return encode_column
 
 
-COLUMN_ENCODERS: Final[dict[IndexType, Callable[[list[Any]], list[bytes]]]] = {
+COLUMN_ENCODERS: Final[dict[IndexType, ColumnEncoder]] = {
     "string": _encode_strings,
     "long": _encode_longs,
     "double": _one_by_one(encode_double),
     "boolean": _one_by_one(encode_boolean),
     "timestamp": _one_by_one(encode_timestamp),
 }
-"""Encode the values of many rows as `ENCODERS` do, or raise NotOfType if one has to be looked at alone."""
+"""Encode the values of many rows, each behind the number of the index, as `ENCODERS` do. Raise NotOfType if one has to be looked
+at alone."""
 
 _WIDTHS: Final[dict[IndexType, int]] = {"long": 8, "double": 8, "boolean": 1, "timestamp": 8}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -215,13 +216,16 @@ def test_columns_have_the_entries_of_each_row(
         for number, value in enumerate(values)
     ]
     rows.append((b"deleted", stored(None)))
-    columns = indexes.entries_by_column(rows)
+    columns = indexes.entries_by_column([key for key, _ in rows], [row for _, row in rows])
     if columns is not None:
         alone = [(key, row, indexes.entries(row)) for key, row in rows]
         assert not any(wrong for _, _, (_, wrong) in alone)
-        assert {entry: expiry for column in columns for entry, expiry in column.items()} == {
-            value + key: expiry_of(row) for key, row, (found, _) in alone for value in found
+        found = {
+            entry: expiry
+            for column in columns
+            for entry, expiry in zip(column.entries, column.expiries or repeat(b""), strict=False)
         }
+        assert found == {value + key: expiry_of(row) for key, row, (values, _) in alone for value in values}
 
 
 @pytest.mark.parametrize(
@@ -241,7 +245,7 @@ def test_rows_beside_an_odd_one_are_taken_one_by_one(odd: bytes, by_column: bool
     """A row whose field is of another type, or a text with a rare form, makes its slice be refused by column."""
     indexes = RowIndexes([IndexSpec("by-user", "user", "string"), IndexSpec("by-n", "n", "long")])
     rows = [(b"a", stored(b'{"user": "ada", "n": 2}')), (b"b", stored(odd))]
-    assert (indexes.entries_by_column(rows) is not None) == by_column
+    assert (indexes.entries_by_column(*zip(*rows, strict=True)) is not None) == by_column
 
 
 @pytest.mark.parametrize(

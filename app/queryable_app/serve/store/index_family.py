@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator, Iterable, Mapping
-from contextlib import closing
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from contextlib import closing, suppress
 from copy import copy
-from itertools import islice
-from typing import Any, Final, Protocol
+from itertools import islice, repeat
+from typing import Any, Final, Protocol, cast
 
 from rocksdict import WriteBatch
 
 from queryable_app.config.indexes import INDEXES_MAX
+from queryable_app.serve.store.shared_memory import FILLED, FILLING
 from queryable_app.wire.index_entries import NONE, RowIndexes, expiry_of
 from queryable_app.wire.index_keys import value_end
 
@@ -78,30 +80,55 @@ class FirstPuts:
         """Return whether so many bits are set that the map tells little."""
         return self._puts > _FIRST_PUTS_MAX
 
-    def maybe_there(self, keys: Iterable[bytes]) -> list[bytes]:
+    def maybe_there(self, keys: Collection[bytes]) -> list[bytes]:
         """Return the keys that may have a row. From now on all of them may."""
         bits, mask, masks = self._bits, 8 * _FIRST_PUTS_BYTES - 1, _BIT_MASKS
         there: list[bytes] = []
         for key in keys:
-            self._puts += 1
             place = hash(key) & mask
-            byte, bit = bits[place >> 3], masks[place & 7]
+            at = place >> 3
+            byte, bit = bits[at], masks[place & 7]
             if byte & bit:
                 there.append(key)
             else:
-                bits[place >> 3] = byte | bit
+                bits[at] = byte | bit
+        self._puts += len(keys)
         return there
+
+
+def _split(
+    new: dict[bytes, bytes | None], before: Mapping[bytes, bytes | None]
+) -> tuple[dict[bytes, bytes], dict[bytes, bytes | None]]:
+    """Return the rows that replace none, and the others of `new`: deletes, and the rows whose keys have a row `before`."""
+    rest = {key: new[key] for key, stored in before.items() if stored is not None}
+    if not rest and None not in new.values():
+        return cast(dict[bytes, bytes], new), rest
+    fresh = {key: row for key, row in new.items() if row is not None and key not in rest}
+    if len(fresh) + len(rest) < len(new):  # deletes of absent keys
+        rest |= {key: row for key, row in new.items() if key not in fresh}
+    return fresh, rest
 
 
 class IndexFamily:
     """Maintain the entries of one store. `handle` is its column family."""
 
-    def __init__(self, indexes: RowIndexes, handle: Any, counts: IndexCounts, is_empty: bool = False) -> None:
-        """`is_empty`: the store has no row."""
+    def __init__(
+        self,
+        indexes: RowIndexes,
+        handle: Any,
+        counts: IndexCounts,
+        is_empty: bool = False,
+        set_options: Callable[[dict[str, str]], None] = lambda _: None,
+    ) -> None:
+        """`is_empty`: the store has no row. `set_options` changes settings of the column family."""
         self.indexes = indexes
         self.counts = counts
+        self._set_options = set_options
         self._handle = handle
         self._first_puts = FirstPuts() if is_empty else None
+        self._filling = False
+        if is_empty:
+            self._set_filling(True)
 
     def stage(
         self,
@@ -115,6 +142,7 @@ class IndexFamily:
         new: dict[bytes, bytes | None] = dict.fromkeys(deletes)
         new.update(puts)
         before = self._replaced(store, new)
+        put, delete = batch.put, batch.delete
         of_row, handle, counts = self.indexes.entries, self._handle, self.counts.copied()
         entries, mistyped = counts.entries, counts.mistyped
         added: dict[bytes, bytes] = {}
@@ -122,14 +150,17 @@ class IndexFamily:
         changed = False
         rest = new
         if len(new) >= _COLUMN_ROWS_MIN:
-            fresh = [(key, row) for key, row in new.items() if row is not None and before.get(key) is None]
-            columns = self.indexes.entries_by_column(fresh) if fresh else None
+            fresh, replaced = _split(new, before)
+            columns = self.indexes.entries_by_column(fresh, fresh.values()) if fresh else None
             if columns is not None:
                 for number, column in enumerate(columns):
-                    entries[number] += len(column)
-                    added |= column
-                changed = bool(added)
-                rest = {key: row for key, row in new.items() if row is None or before.get(key) is not None}
+                    entries[number] += len(column.entries)
+                    changed = changed or bool(column.entries)
+                    if column.expiries is None:
+                        deque(map(put, sorted(column.entries), repeat(b""), repeat(handle)), 0)
+                    else:
+                        added.update(zip(column.entries, column.expiries, strict=True))
+                rest = replaced
         for key, stored in rest.items():
             values, wrong = NONE if stored is None else of_row(stored)
             old = before.get(key)
@@ -153,14 +184,13 @@ class IndexFamily:
             for number in wrong:
                 mistyped[number] += 1
             changed = True
-        put, delete = batch.put, batch.delete
         for entry in sorted(removed):  # in order, RocksDB writes the entries of a slice with a third less CPU
             delete(entry, handle)
         for entry in sorted(added):
             put(entry, added[entry], handle)
         return counts if changed else None
 
-    def _replaced(self, store: IndexedStore, keys: Iterable[bytes]) -> Mapping[bytes, bytes | None]:
+    def _replaced(self, store: IndexedStore, keys: Collection[bytes]) -> Mapping[bytes, bytes | None]:
         """Return the stored rows that have these keys."""
         if self._first_puts is not None:
             keys = self._first_puts.maybe_there(keys)
@@ -175,6 +205,8 @@ class IndexFamily:
             self.counts = counts
         if complete:
             self._first_puts = None
+            if self._filling:
+                self._set_filling(False)
 
     def stage_clear(self, batch: WriteBatch) -> None:
         """Add to a batch that the index becomes empty."""
@@ -184,6 +216,13 @@ class IndexFamily:
         """Note that the store is empty, once such a batch is written."""
         self.counts = IndexCounts(self.indexes)
         self._first_puts = FirstPuts()
+        self._set_filling(True)
+
+    def _set_filling(self, filling: bool) -> None:
+        """Let RocksDB compact the entries seldom while the store is filled, and as usual from when it is complete."""
+        with suppress(Exception):  # a broken disk, which the next write reports
+            self._set_options(FILLING if filling else FILLED)
+            self._filling = filling
 
     def rows(self, store: IndexedStore, start: bytes | None, stop: bytes | None, reverse: bool) -> Pairs:
         """Iterate over the entries of `[start, stop)`, each with its stored row. A row that changes may appear twice."""

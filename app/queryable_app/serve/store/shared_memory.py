@@ -24,6 +24,14 @@ _ARENA_BLOCK_BYTES: Final = 64 * 1024  # every idle store would pay RocksDB's de
 _HASH_RATIO: Final = 0.75  # of keys to buckets in a block
 _ENTRY_BYTES_UNKNOWN: Final = 0  # the cache's table grows with its entries
 _WAL_BYTES_MAX: Final = 64 * _MB  # read again after a crash, before the store answers
+_LEVEL_0_FILES: Final = 4  # from as many on, they are compacted
+_LEVEL_0_FILES_WHILE_FILLING: Final = 16
+_LEVEL_0_FILES_BEHIND: Final = 16  # as many more, and writes become slow; twice as many, and they wait
+
+FILLING: Final = {"level0_file_num_compaction_trigger": str(_LEVEL_0_FILES_WHILE_FILLING)}
+"""The setting of a family that is filled and not read yet: each of its entries is compacted fewer times."""
+
+FILLED: Final = {"level0_file_num_compaction_trigger": str(_LEVEL_0_FILES)}
 
 
 class SharedMemory:
@@ -56,13 +64,14 @@ class SharedMemory:
         self.memtable_bytes = min(_MEMTABLE_BYTES_MAX, max(_MEMTABLE_BYTES_MIN, share))
 
 
-def rocksdb_options(memory: SharedMemory, memtable_bytes: int) -> Options:
-    """Return the options of one column family."""
+def rocksdb_options(memory: SharedMemory, memtable_bytes: int, only_ranges: bool = False) -> Options:
+    """Return the options of one column family. `only_ranges`: no key of it is read alone, and it may be `FILLING`."""
     table = BlockBasedOptions()
     table.set_block_cache(memory.cache)
-    table.set_bloom_filter(10, False)
-    table.set_data_block_index_type(DataBlockIndexType.binary_and_hash())  # point reads search no block
-    table.set_data_block_hash_ratio(_HASH_RATIO)
+    if not only_ranges:
+        table.set_bloom_filter(10, False)
+        table.set_data_block_index_type(DataBlockIndexType.binary_and_hash())  # point reads search no block
+        table.set_data_block_hash_ratio(_HASH_RATIO)
     table.set_cache_index_and_filter_blocks(True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
     options = Options(raw_mode=True)
@@ -76,6 +85,10 @@ def rocksdb_options(memory: SharedMemory, memtable_bytes: int) -> Options:
     options.set_atomic_flush(True)
     options.set_max_total_wal_size(_WAL_BYTES_MAX)
     options.set_max_open_files(memory.files_max)
+    if only_ranges:
+        behind = _LEVEL_0_FILES_WHILE_FILLING + _LEVEL_0_FILES_BEHIND
+        options.set_level_zero_slowdown_writes_trigger(behind)
+        options.set_level_zero_stop_writes_trigger(behind + _LEVEL_0_FILES_BEHIND)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(_MB)
