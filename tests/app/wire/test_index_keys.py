@@ -237,6 +237,8 @@ def test_columns_have_the_entries_of_each_row(
         (b'{"user": "%b", "n": 1}' % (b"y" * (TEXT_BYTES_MAX + 1)), False),
         (b'{"user": 1, "n": 1}', False),
         (b'{"user": "bo", "n": 9223372036854775808}', False),
+        (b'{"user": "bo", "n": -9223372036854775808}', True),
+        (b'{"user": "bo", "n": -9223372036854775809}', False),
         (b'{"user": "bo", "n": true}', False),
         (b"not JSON", False),
     ],

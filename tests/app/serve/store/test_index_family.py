@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,12 +29,14 @@ from queryable_app.wire.disk_format import Identity, ReplicaState, Row, encode_r
 from queryable_app.wire.index_entries import RowIndexes, expiry_of
 from queryable_app.wire.row_frames import SliceRow
 from tests.support.node import dropped, open_node, put, slice_payload
+from tests.support.waiting import eventually
 
 INDEXES = [
     {"name": "by-user", "field": "user", "type": "string"},
     {"name": "by-n", "field": "n", "type": "long"},
 ]
 PAST_MS = 1_000
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture
@@ -127,6 +133,94 @@ def test_entries_follow_the_rows_while_a_store_is_filled(
         assert entries(store) == expected_entries(store)
         assert store.index.counts.entries == [len(entries(store))]
         store.close()
+
+
+def open_with_indexes(directory: Path) -> Store:
+    indexes = RowIndexes([IndexSpec("by-user", "user", "string"), IndexSpec("by-n", "n", "long")])
+    return Store.open(directory, Identity("a", "b", 0), SharedMemory(8, 8), indexes)
+
+
+def new_rows(start: int) -> list[tuple[bytes, bytes]]:
+    """Return rows of which some replace those of the slice before."""
+    return [
+        (b"%05d" % n, encode_row(Row(n, 1, 0, value_of(f"user-{n % 7}", start))))
+        for n in range(start, start + 30)
+    ]
+
+
+def files_at_level_0(store: Store) -> int:
+    assert store._index is not None
+    return int(store._index.property_value("rocksdb.num-files-at-level0") or 0)
+
+
+def flush_slices(store: Store, slices: range, complete: bool = False) -> None:
+    for number in slices:
+        store.apply(new_rows(20 * number), ReplicaState(number + 1, complete=complete))
+        assert store._index is not None
+        store._index.flush()
+
+
+def test_entries_are_compacted_seldom_until_a_store_is_complete(tmp_path: Path) -> None:
+    """A store that is filled keeps more files of entries than RocksDB would, and compacts them when it is complete."""
+    store = open_with_indexes(tmp_path)
+    flush_slices(store, range(12))
+    assert files_at_level_0(store) == 12
+
+    flush_slices(store, range(12, 13), complete=True)
+    eventually("compacted entries", lambda: files_at_level_0(store) < 4)
+    assert entries(store) == expected_entries(store)
+    store.close()
+
+
+def test_entries_are_compacted_seldom_again_after_a_store_was_cleared(tmp_path: Path) -> None:
+    """A replica that starts over is filled as a new one is."""
+    store = open_with_indexes(tmp_path)
+    flush_slices(store, range(5), complete=True)
+    eventually("compacted entries", lambda: files_at_level_0(store) < 4)
+    store.clear()
+    before = files_at_level_0(store)
+    flush_slices(store, range(8))
+    assert files_at_level_0(store) == before + 8
+    store.close()
+
+
+def test_store_with_rows_compacts_entries_as_usual(tmp_path: Path) -> None:
+    """A store that was opened in the middle of its hydration keeps no more files than RocksDB does."""
+    store = open_with_indexes(tmp_path)
+    flush_slices(store, range(2))
+    store.close()
+
+    again = open_with_indexes(tmp_path)
+    flush_slices(again, range(2, 6))
+    eventually("compacted entries", lambda: files_at_level_0(again) < 4)
+    assert entries(again) == expected_entries(again)
+    again.close()
+
+
+def fill_until_killed(directory: str, slices: int, flushed_after: int) -> None:
+    """Fill a store, and end as a killed process does."""
+    store = open_with_indexes(Path(directory))
+    for number in range(slices):
+        store.apply(new_rows(20 * number), ReplicaState(number + 1))
+        if number == flushed_after:
+            store.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("flushed_after", [-1, 3, 9])
+def test_killed_while_a_store_is_filled(tmp_path: Path, flushed_after: int) -> None:
+    """After a kill in the middle of hydration the entries and counts are those of the rows, and later slices replace them."""
+    call = f"{__name__}.fill_until_killed({str(tmp_path)!r}, 10, {flushed_after})"
+    child = [sys.executable, "-c", f"import {__name__}; {call}"]
+    assert subprocess.run(child, cwd=ROOT, check=False, timeout=60).returncode == -signal.SIGKILL
+
+    store = open_with_indexes(tmp_path)
+    assert store.state.position == 10
+    for _ in range(2):
+        assert entries(store) == expected_entries(store) != {}
+        assert sum(store.index.counts.entries) == len(entries(store))
+        store.apply(new_rows(5), ReplicaState(11))
+    store.close()
 
 
 @pytest.mark.parametrize("odd", ["bo", 7, "b\0"])
