@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from copy import copy
 from itertools import islice, repeat
 from typing import Any, Final, Protocol, cast
 
-from rocksdict import WriteBatch
+from rocksdict import Rdict, WriteBatch
 
 from queryable_app.config.indexes import INDEXES_MAX
 from queryable_app.serve.store.shared_memory import FILLED, FILLING
@@ -118,15 +118,15 @@ class IndexFamily:
         handle: Any,
         counts: IndexCounts,
         is_empty: bool = False,
-        set_options: Callable[[dict[str, str]], None] = lambda _: None,
+        families: Sequence[Rdict] = (),
     ) -> None:
-        """`is_empty`: the store has no row. `set_options` changes settings of the column family."""
+        """`is_empty`: the store has no row. `families` are those of the rows and of the entries."""
         self.indexes = indexes
         self.counts = counts
-        self._set_options = set_options
+        self._families = families
         self._handle = handle
         self._first_puts = FirstPuts() if is_empty else None
-        self._filling = False
+        self._filling = False  # also of a store that is opened with a part of its rows
         if is_empty:
             self._set_filling(True)
 
@@ -219,10 +219,11 @@ class IndexFamily:
         self._set_filling(True)
 
     def _set_filling(self, filling: bool) -> None:
-        """Let RocksDB compact the entries seldom while the store is filled, and as usual from when it is complete."""
+        """Let RocksDB compact seldom while the store is filled, and as usual from when it is complete."""
+        self._filling = filling
         with suppress(Exception):  # a broken disk, which the next write reports
-            self._set_options(FILLING if filling else FILLED)
-            self._filling = filling
+            for family in self._families:
+                family.set_options(FILLING if filling else FILLED)
 
     def rows(self, store: IndexedStore, start: bytes | None, stop: bytes | None, reverse: bool) -> Pairs:
         """Iterate over the entries of `[start, stop)`, each with its stored row. A row that changes may appear twice."""

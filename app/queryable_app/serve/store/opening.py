@@ -31,6 +31,9 @@ from queryable_app.wire.disk_format import (
 )
 
 _META_MEMTABLE_BYTES: Final = 4 << 20
+_INDEXED_MEMTABLE_BYTES_MAX: Final = (
+    4 << 20
+)  # a row has several entries: in 8 MB a write costs an eighth more
 
 
 class StoredContent(NamedTuple):
@@ -46,14 +49,17 @@ class StoredContent(NamedTuple):
 def open_database(path: Path, memory: SharedMemory, with_index: bool, with_history: bool = False) -> Rdict:
     """Open or create the database. Raises StoreError."""
     path.mkdir(parents=True, exist_ok=True)
-    rows = rocksdb_options(memory, memory.memtable_bytes)
+    memtable_bytes = memory.memtable_bytes
+    if with_index:
+        memtable_bytes = min(memtable_bytes, _INDEXED_MEMTABLE_BYTES_MAX)
+    rows = rocksdb_options(memory, memtable_bytes, with_index)
     try:
         # Without `column_families` a re-opened store silently falls back to an 8 MB cache and no bloom filter.
         families = {ROWS: rows, META: rocksdb_options(memory, _META_MEMTABLE_BYTES)}
         there = _families(path)  # RocksDB opens all that a store has, or none
         for name, wanted in ((INDEX, with_index), (HISTORY, with_history)):
             if wanted or name in there:
-                families[name] = rocksdb_options(memory, memory.memtable_bytes, only_ranges=name == INDEX)
+                families[name] = rocksdb_options(memory, memtable_bytes, with_index, name == INDEX)
         db = Rdict(str(path), rows, column_families=families)
     except Exception as error:  # rocksdict raises nothing more specific
         raise open_failure(path, str(error)) from error

@@ -29,7 +29,7 @@ _LEVEL_0_FILES_WHILE_FILLING: Final = 16
 _LEVEL_0_FILES_BEHIND: Final = 16  # as many more, and writes become slow; twice as many, and they wait
 
 FILLING: Final = {"level0_file_num_compaction_trigger": str(_LEVEL_0_FILES_WHILE_FILLING)}
-"""The setting of a family that is filled and not read yet: each of its entries is compacted fewer times."""
+"""The setting of a family that is filled from empty: each of its rows is compacted fewer times, and reads look at more files."""
 
 FILLED: Final = {"level0_file_num_compaction_trigger": str(_LEVEL_0_FILES)}
 
@@ -64,8 +64,11 @@ class SharedMemory:
         self.memtable_bytes = min(_MEMTABLE_BYTES_MAX, max(_MEMTABLE_BYTES_MIN, share))
 
 
-def rocksdb_options(memory: SharedMemory, memtable_bytes: int, only_ranges: bool = False) -> Options:
-    """Return the options of one column family. `only_ranges`: no key of it is read alone, and it may be `FILLING`."""
+def rocksdb_options(
+    memory: SharedMemory, memtable_bytes: int, may_be_filling: bool = False, only_ranges: bool = False
+) -> Options:
+    """Return the options of one column family. `may_be_filling`: it takes that setting. `only_ranges`: none of its keys is read
+    alone."""
     table = BlockBasedOptions()
     table.set_block_cache(memory.cache)
     if not only_ranges:
@@ -85,7 +88,7 @@ def rocksdb_options(memory: SharedMemory, memtable_bytes: int, only_ranges: bool
     options.set_atomic_flush(True)
     options.set_max_total_wal_size(_WAL_BYTES_MAX)
     options.set_max_open_files(memory.files_max)
-    if only_ranges:
+    if may_be_filling:
         behind = _LEVEL_0_FILES_WHILE_FILLING + _LEVEL_0_FILES_BEHIND
         options.set_level_zero_slowdown_writes_trigger(behind)
         options.set_level_zero_stop_writes_trigger(behind + _LEVEL_0_FILES_BEHIND)

@@ -88,7 +88,7 @@ class Store:
             counts: Any = self._entries.get(META_INDEX_COUNTS_KEY)
             handle = db.get_column_family_handle(INDEX)
             is_empty = next(walk(db, None, None, False), None) is None
-            about_index = (handle, IndexCounts(indexes, counts), is_empty, self._index.set_options)
+            about_index = (handle, IndexCounts(indexes, counts), is_empty, (db, self._index))
             self._index_family = IndexFamily(indexes, *about_index)
         self.history: HistoryFamily | None = None
         """The versions of a view with history."""
