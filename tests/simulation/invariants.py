@@ -42,6 +42,11 @@ class Invariants:
         ordinal = int(process.name.removeprefix("node"))
         self._created.setdefault((ordinal, rows.identity.partition), []).append(self._world.scheduler.now)
 
+    def undo_creation(self, ordinal: int, partition: int) -> None:
+        """Note that a replica is again what it was before it was emptied last, because its machine lost power."""
+        created = self._created.get((ordinal, partition), [])
+        del created[-1:]
+
     def possible_creation_times(self, ordinal: int, began: float) -> dict[int, list[float]]:
         """Return the times at which the replicas that answered a read may have been created."""
         possible: dict[int, list[float]] = {}

@@ -85,6 +85,11 @@ class KeyedRows:
                     f"{answer.key!r} is {answer.value!r} as of {answer.positions}, and {last} has it there"
                 )
 
+    def with_value(self, value: bytes) -> LogRecord | None:
+        """Return the record with a value; None: no record of a new key has it."""
+        self._read()
+        return self._by_value.get(value)
+
     def _may_be_there(self, record: LogRecord, answer: KeyAnswer) -> bool:
         later = record.offset >= answer.positions[record.partition]
         return record in self._possible(_owner(record), answer.positions) or (later and not answer.exact)

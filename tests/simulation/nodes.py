@@ -126,9 +126,8 @@ class Machine:
 
 def background_of(node: Node) -> tuple[Background, ...]:
     """Return the background parts of a simulated node."""
-    sweeper = (
-        () if node.windows is None and not node.spec.changes and not node.spec.history else (node.sweeper,)
-    )
+    sweeps = node.windows or node.entries or node.spec.changes or node.spec.history
+    sweeper = (node.sweeper,) if sweeps else ()
     gaps, watchdog = node._gaps, node.watchdog
     return (node.peers, node.disk_guard, node.end_offsets, gaps, watchdog, node.checkpoints, *sweeper)
 

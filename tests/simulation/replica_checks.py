@@ -14,7 +14,7 @@ from queryable_app.serve.reads.window_rows import WindowRows
 from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.disk_format import TOMBSTONE, decode_row
 from tests.simulation.checks import GuaranteeBroken
-from tests.simulation.entry_reader import entries_at
+from tests.simulation.entry_fold import FoldedEntries, entries_at
 from tests.simulation.keyed_checks import last_rows
 from tests.simulation.rekeyed_checks import SourceRows
 from tests.simulation.rekeyed_windows import grouped_windows_at, without_order
@@ -29,7 +29,7 @@ def check_replicas(world: World) -> None:
     for machine in world.machines.values():
         if machine.node is not None:
             for partition, replica in machine.node.replicas.by_partition.items():
-                there, expected = _rows(world, machine.node, replica), _expected(world, partition)
+                there, expected = _rows(world, machine.node, replica), expected_rows(world, partition)
                 if there != expected:
                     wrong = {
                         key for key in there.keys() | expected.keys() if there.get(key) != expected.get(key)
@@ -58,13 +58,19 @@ def _rows(world: World, node: Node, replica: Replica) -> dict[Any, Any]:
         found_entries = [
             (disk_key_of(key), decode_row(stored)) for key, stored in rows if not stored[0] & TOMBSTONE
         ]
-        return {(key, row.offset): json.loads(row.value or b"") for key, row in found_entries}
+        retention = node.entries
+        assert retention is not None
+        mark = retention.watermark(replica.max_event_ms)
+        live = [(key, row) for key, row in found_entries if not retention.expired(row.expiry_ms, mark)]
+        found_values: dict[Any, Any] = {(key, row.offset): json.loads(row.value or b"") for key, row in live}
+        return found_values | {"late": replica.late_records, "clock": mark}
     render = node.render or (lambda value: value)
     values = {key: decode_row(stored).value for key, stored in rows}
     return {key: json.loads(render(value)) for key, value in values.items() if value is not None}
 
 
-def _expected(world: World, partition: int) -> dict[Any, Any]:
+def expected_rows(world: World, partition: int) -> dict[Any, Any]:
+    """Return what a replica of a partition must show once it has the whole topic."""
     topic, view = world.topic, world.view
     ends = {each: topic.end(each) for each in range(topic.partitions)}
     if view.windowed:
@@ -72,8 +78,12 @@ def _expected(world: World, partition: int) -> dict[Any, Any]:
     if view.kind == "keyed":
         return {key: json.loads(value) for key, value in last_rows(topic, partition).items()}
     if view.kind == "entries":
-        there = entries_at(topic, partition, topic.end(partition))
-        return {(key, entry.offset): entry.value for key, found in there.items() for entry in found}
+        there = entries_at(topic, view, partition, topic.end(partition))
+        folded = FoldedEntries(topic, view, partition, topic.end(partition))
+        live: dict[Any, Any] = {
+            (key, entry.offset): entry.value for key, found in there.items() for entry in found
+        }
+        return live | {"late": folded.late, "clock": max(NO_TIME_MS, folded.watermark)}
     expected: dict[Any, Any] = {}
     for key in ALL_KEYS:
         if isinstance(world.source_rows, SourceRows) and view.rekeyed:

@@ -13,8 +13,9 @@ from tests.simulation.change_follower import ChangeFollower
 from tests.simulation.checks import GuaranteeBroken, ReadRequest
 from tests.simulation.client_reader import ClientReader, ScanReader
 from tests.simulation.clock import TimeStandsStill
-from tests.simulation.entry_reader import EntryReader
+from tests.simulation.entry_reader import EntryPagesReader, EntryReader
 from tests.simulation.faults import Faults
+from tests.simulation.folded_feeds import FoldedFeed, feed_of
 from tests.simulation.index_reader import IndexReader
 from tests.simulation.multi_partition_reader import MultiPartitionReader
 from tests.simulation.nodes import background_of, host_of
@@ -91,11 +92,14 @@ class _Run:
         if not by_time:  # where keys have no single value
             others += [ClientReader(world, "smart", writer), ScanReader(world, "scan", writer)]
             others += [UnwrittenKeyReader(world, "bait"), MultiPartitionReader(world, "many")]
-        follower = ChangeFollower(world, "follower") if "changes" in world.view.features else None
-        if follower is not None:
+        follower, feed = None, feed_of(world)
+        if feed is not None:
+            follower = ChangeFollower(world, "follower", feed)
             others.append(follower)
         if "indexes" in world.view.features:
             others.append(IndexReader(world, "index"))
+        if world.view.kind == "entries":
+            others.append(EntryPagesReader(world, "pages"))
         if world.view.history:
             others.append(PastReader(world, "past"))
         self._begin(writer.run())
@@ -122,7 +126,11 @@ class _Run:
         writer.stopped = True
         self._wait("all replicas are at the end", _HEAL_SECONDS, self._at_end)
         if follower is not None:
-            self._wait("the follower has all changes", _HEAL_SECONDS, lambda: follower.at_end)
+            self._wait(
+                "the follower has all changes", _HEAL_SECONDS, lambda: follower.at_end and self._at_end()
+            )
+        if isinstance(feed, FoldedFeed):
+            feed.check_end()
         check_replicas(world)
         self._begin(self._read_all(plain[0]))
         self._wait("everything can be read", 30.0, lambda: self._read)

@@ -42,6 +42,9 @@ _INDEXES: Final = (
     {"name": "by-number", "field": "n", "type": "long"},
 )
 _RETENTION_MS: Final = (7 * 86_400_000, 5000)
+_ENTRY_RETENTION_MS: Final = (None, 3000, 3000, 7000, 15_000)
+_FEED_SHARE: Final = 0.5
+"""The share of the worlds with a change feed, among those of other views than latest values."""
 _KINDS: Final[Mapping[Kind, int]] = {
     "latest": 5,
     "aggregate": 2,
@@ -90,9 +93,13 @@ class View:
         """What the view has beside its rows."""
         if self.kind == "latest":
             self.features = frozenset(choice.choice(_FEATURES))
+        elif self.kind != "entries" and random.Random(f"{seed}/feed").random() < _FEED_SHARE:
+            self.features = frozenset(("changes",))
         self.history = "history" in self.features
         self.retention_ms = choice.choice(_RETENTION_MS)
         """How long a view with history keeps versions."""
+        self.entry_retention_ms = random.Random(f"{seed}/entries").choice(_ENTRY_RETENTION_MS)
+        """How long a view of entries keeps them, by the clock of their partition; None: for ever."""
 
     @property
     def windows(self) -> Windows:
@@ -105,33 +112,47 @@ class View:
     @property
     def spec(self) -> dict[str, Any]:
         """Return the field `view` of the resource."""
+        spec = self._spec
+        if "changes" in self.features:
+            spec["changes"] = True
+        return {"view": spec}
+
+    @property
+    def _spec(self) -> dict[str, Any]:
+        """Return the field without the change feed."""
         if self.kind == "latest":
-            view: dict[str, Any] = {"changes": "changes" in self.features}
+            view: dict[str, Any] = {}
             if "indexes" in self.features:
                 view["indexes"] = [*_INDEXES]
             if self.history:
                 view |= {"kind": "history", "history": {"retention": f"{self.retention_ms}ms"}}
-            return {"view": view}
+            return view
         if self.kind == "entries":
-            return {"view": {"entries": {"timeField": "at"}}}
+            retention = (
+                {} if self.entry_retention_ms is None else {"retention": f"{self.entry_retention_ms}ms"}
+            )
+            return {"entries": {"timeField": "at", **retention}}
         if self.kind == "keyed":
-            return {"view": {"keyBy": [_GROUP]}}
+            return {"keyBy": [_GROUP]}
         if self.windowed:
             view = window_oracle.view(**self._window)
             if self.rekeyed:
                 view["aggregate"]["groupBy"] = [_GROUP]
-            return {"view": view}
+            return view
         aggregate: dict[str, Any] = {"columns": _COLUMNS + ([] if self.rekeyed else _ORDERED)}
         if self.rekeyed:
             aggregate["groupBy"] = [_GROUP]
-        return {"view": {"kind": "aggregate", "aggregate": aggregate}}
+        return {"kind": "aggregate", "aggregate": aggregate}
 
     def value(self, serial: int, now_ms: int, choice: random.Random) -> bytes:
         """Return the value of a record: its number, and where windows are, its event time, or what indexes find it by."""
         if "indexes" in self.features:
             return _indexed_value(serial)
         if self.kind == "entries":  # some have the same time
-            return json.dumps({"n": serial, "at": (now_ms - choice.randrange(9000)) // 300 * 300}).encode()
+            at = now_ms - choice.randrange(9000)
+            if choice.random() < 0.03:  # a wrong clock
+                at = now_ms + choice.choice((2000, 600_000 if serial % 5 == 0 else 7_200_000, 7_200_000))
+            return json.dumps({"n": serial, "at": at // 300 * 300}).encode()
         return b"%d,%d" % (serial, _event_ms(now_ms, choice)) if self.windowed else b"%d" % serial
 
     def row_after(self, before: Sequence[LogRecord], record: LogRecord) -> LogRecord | None:

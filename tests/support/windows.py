@@ -93,7 +93,7 @@ def _value(records: list[tuple[int, Record]]) -> dict[str, Any]:
 
 
 @dataclass
-class _SourceTime:
+class SourceTime:
     """The event time of a source partition."""
 
     shown: int | None = None
@@ -128,7 +128,7 @@ def expected_of_rows(
 ) -> Expected:
     """Return what a view must have of source records that each give several rows, of one event time."""
     far = max(HOUR_MS, (rules.size or rules.gap) + rules.grace)
-    times = [_SourceTime() for _ in range(sources)]
+    times = [SourceTime() for _ in range(sources)]
     late: Counter[bytes] = Counter()
     windows: dict[tuple[bytes, int, int], list[tuple[int, Record]]] = {}
     sessions: dict[bytes, Sessions] = {}
