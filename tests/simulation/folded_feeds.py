@@ -83,9 +83,10 @@ class FoldedFeed:
         """Check that the fold of a partition is the view of the whole topic."""
         self._world.event_counts["folds compared"] += 1
         expected = expected_rows(self._world, partition)
-        self._compare(
-            partition, {key: value for (key, _), (_, _, value) in self._rows[partition].items()}, expected
-        )
+        found = {key: value for (key, _), (_, _, value) in self._rows[partition].items()}
+        if self._world.ingested.starts[partition]:  # its deletions may have gone with the first records
+            found = {key: value for key, value in found.items() if key in expected}
+        self._compare(partition, found, expected)
 
     def _compare(self, partition: int, found: dict[Any, Any], expected: dict[Any, Any]) -> None:
         wrong = sorted(

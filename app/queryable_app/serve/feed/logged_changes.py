@@ -3,6 +3,10 @@
 Strategy: a slice is logged whole or not at all. A replica that hydrates from the topic meets changes that are older than the log
 retains. It does not log these as long as the log is empty, and notes where its log starts.
 
+A replica of a rekeyed view begins its log when it is complete. If its internal topic has lost records, the job writes the source
+again for it, and it takes at late offsets what other replicas took at earlier ones. A reader that leaves it in the midst of
+that, for another replica, would not find there what it still lacks.
+
 A row that the view deletes becomes a tombstone. So a reader that catches up from rows learns of the deletion too.
 """
 
@@ -45,7 +49,9 @@ class LoggedChanges:
         headers = [ROW_HEADER.unpack_from(stored) for _, stored in puts]
         newest_ms = max(timestamp_ms for _, _, timestamp_ms, _ in headers)
         entries: list[tuple[bytes, bytes | None]] = list(changes.entries)
-        if newest_ms >= now - CHANGES_RETENTION_MS or store.has_change_log():
+        first_taken = changes.sources is not None and not store.state.complete
+        is_recent = newest_ms >= now - CHANGES_RETENTION_MS
+        if (is_recent and not first_taken) or store.has_change_log():
             entries += [
                 # A time in the future would keep all that follow.
                 (entry_key, change_log.encode_entry(min(timestamp_ms, now), disk_key, stored))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from queryable_app.serve.feed import logged_changes
 from queryable_app.serve.node import Node
 from queryable_app.serve.store import replica_changes
 from queryable_app.serve.store.rekeyed_replica import RekeyedReplica
+from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.disk_format import ROW_HEADER, decode_row
 from queryable_app.wire.hidden_rows import END, FIRST
 from queryable_app.wire.row_frames import ROW, SliceRow
@@ -57,6 +59,10 @@ MISSED_MOVE: list[tuple[Any, ...]] = [
 def keyed_node(directory: Path, **more: Any) -> Node:
     view = {"kind": "latest", "keyBy": ["email"], **more}
     return open_node(directory, PARTITIONS, view=view, settings={"group_key_format": "string"})
+
+
+def complete(replica: Replica) -> None:
+    replica.apply((), replace(replica.state, complete=True))
 
 
 def rows_of(node: Node) -> dict[bytes, bytes | None]:
@@ -243,6 +249,8 @@ def test_changes_fold_to_the_rows(logging_nodes: tuple[Node, Node], seed: int, l
     readers = [FoldedChanges() for _ in range(PARTITIONS)]
     for partition in range(PARTITIONS):
         other.replicas.by_partition[partition].rebuild()
+        for each in logging_nodes:
+            complete(each.replicas.by_partition[partition])
     for _ in range(length):
         world.act(drawn(dice))
         partition, source = dice.randrange(PARTITIONS), dice.choice(logging_nodes)
@@ -260,3 +268,29 @@ def test_changes_fold_to_the_rows(logging_nodes: tuple[Node, Node], seed: int, l
         world.apply(other, partition, copy.position, 10_000)
         reader.read_to_end(copy)
         assert reader.rows == live_rows(copy) == live_rows(world.replica(partition))
+
+
+def test_reader_may_leave_a_replica_that_takes_the_source_again(logging_nodes: tuple[Node, Node]) -> None:
+    """A replica that takes the source again, since its internal topic was truncated, has no changes at offsets at which other
+    replicas have none. So a reader that continues at another one misses nothing."""
+    node, late = logging_nodes
+    world, partition = World(node), b"0"[0] % PARTITIONS
+    complete(world.replica(partition))
+    for number in range(8):
+        world.act(("produce", 0, b"k%d" % number, b"0%d" % number, 0))
+    world.settle()
+    truncated_until, replica = len(world.log[partition]), late.replicas.by_partition[partition]
+    replica.rebuild()
+    again = Run(100, PARTITIONS, [0] * PARTITIONS, [0] * PARTITIONS, PLACES_MAX)
+    for _ in range(8):
+        again.read(world.source, 0)
+    world.log[partition] += again.pending[partition]
+    world.apply(node, partition, truncated_until, 10_000)
+    for first in range(truncated_until, len(world.log[partition]), 2):
+        world.apply(late, partition, first, 2)
+    complete(replica)
+    reader = FoldedChanges()
+    reader.read(replica)
+    reader.read_to_end(world.replica(partition))
+    assert len(reader.rows) == 8
+    assert reader.rows.keys() == live_rows(world.replica(partition)).keys()
