@@ -43,15 +43,9 @@ class IndexReader(Reader):
             bounds += "&where=" + quote(f"city = '{city}'")
             match = lambda value: of_range(value) and value.get("city") == city  # noqa: E731
         path = f"/v1/index/{index}?{bounds}&order={order}&limit={self.random.choice((2, 5, 50))}"
-        began, items, cursor = self._now(), [], ""
-        while True:
-            page = await self._ask(path + cursor)
-            if page is None:
-                return
-            items += page["items"]
-            if page["cursor"] is None:
-                break
-            cursor = f"&cursor={page['cursor']}"
+        began, items = self._now(), await self._pages(path)
+        if items is None:
+            return
         places = [(item["value"][_FIELDS[index]], item["key"].encode()) for item in items]
         if places != sorted(set(places), reverse=order == "desc"):
             raise GuaranteeBroken(f"{path} gives {places}, which is not once each, in order")
@@ -65,12 +59,14 @@ class IndexReader(Reader):
             self._check_count(path, answer["count"], self._possible(began), index, match)
 
     async def _groups(self) -> None:
-        """Read the distinct values of an index with their numbers of rows."""
-        began, path = self._now(), "/v1/index/by-city/groups?limit=50"
-        answer = await self._ask(path)
-        if answer is None:
+        """Read all pages of the distinct values of an index with their numbers of rows."""
+        began, path = self._now(), f"/v1/index/by-city/groups?limit={self.random.choice((1, 2, 50))}"
+        items = await self._pages(path)
+        if items is None:
             return
-        counts = {item["value"]: item["count"] for item in answer["items"]}
+        counts = {item["value"]: item["count"] for item in items}
+        if [item["value"] for item in items] != sorted(counts):
+            raise GuaranteeBroken(f"{path} gives {items}, which is not each value once, in order")
         possible = self._possible(began)
         for city in CITIES:
             self._check_count(f"{path} {city}", counts.pop(city, 0), possible, "by-city", _city_is(city))
@@ -99,6 +95,19 @@ class IndexReader(Reader):
         first = self.random.randint(0, last)
         end = self.random.choice((last + 1000, first + 20))
         return "by-number", f"from={first}&to={end}", lambda value: first <= value["n"] < end
+
+    async def _pages(self, path: str) -> list[dict[str, Any]] | None:
+        """Return the items of all pages, or None if a page failed."""
+        items: list[dict[str, Any]] = []
+        cursor = ""
+        while True:
+            page = await self._ask(path + cursor)
+            if page is None:
+                return None
+            items += page["items"]
+            if page["cursor"] is None:
+                return items
+            cursor = f"&cursor={page['cursor']}"
 
     async def _ask(self, path: str) -> dict[str, Any] | None:
         """Return the answer of a strong read, or None if it failed."""
