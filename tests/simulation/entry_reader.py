@@ -42,7 +42,8 @@ class EntryReader(PlainReader):
         stated = watermark_at(topic, view, partition, position)
         swept = watermark_at(topic, view, partition, end)  # what has expired since may be there or not
         for each in range(position, end + 1):
-            there = entries_at(topic, view, partition, each).get(key, [])
+            made = FoldedEntries(topic, view, partition, each).of_key(key, each)
+            there = [entry for entry in made if entry.at_ms >= stated]
             if page["cursor"] is not None:
                 there = [entry for entry in there if entry[:2] <= found[-1][:2]]
             if all(entry in there and entry.at_ms >= stated for entry in found) and all(
