@@ -12,6 +12,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import pytest
+
 from queryable_app.contract import NodeSettings
 from queryable_app.placement.assignment import initial_placement
 from queryable_app.platform.processes import Process
@@ -31,12 +33,14 @@ COUNTS: dict[str, Any] = {
 
 
 @contextmanager
-def node(positions: Callable[[], list[int]]) -> Iterator[str]:
+def node(
+    positions: Callable[[], list[int]], note_state: Callable[[str], object] = lambda _: None
+) -> Iterator[str]:
     """Answer the job's reports as a node with the replica of partition 0, and yield the address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
+            note_state(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["state"])
             replica = {"partition": 0, "sources": positions(), "refused": [], "sourceId": ""}
             answer = json.dumps({"replicas": [replica]}).encode()
             self.send_response(200)
@@ -95,3 +99,15 @@ def test_run_begins_while_another_job_moves_the_positions(kafka: KafkaForTests, 
     with node(moved) as url, job(topic, kafka.bootstrap, url, tmp_path) as log:
         eventually("the run begins", lambda: "rekey-run" in log.read_text(), 60, story=log.read_text)
         assert "rekey-run-ended" not in log.read_text()
+
+
+@pytest.mark.parametrize("records", [0, 1], ids=["idle", "with-records"])
+def test_job_of_an_idle_topic_rehearses_a_record(kafka: KafkaForTests, tmp_path: Path, records: int) -> None:
+    """If there is no record to begin with, the job computes a made-up one before it reports that it streams."""
+    topic, states = f"rehearsed-{records}", list[str]()
+    topics.create(kafka.bootstrap, topic, 1)
+    topics.produce(kafka.bootstrap, topic, [(b"key", b'{"page": "/"}')] * records)
+
+    with node(lambda: [0], states.append) as url, job(topic, kafka.bootstrap, url, tmp_path) as log:
+        eventually("the job streams", lambda: "streaming" in states, 60, story=log.read_text)
+        assert ("record-rehearsed" in log.read_text()) is (records == 0)

@@ -28,6 +28,7 @@ from queryable_app.ingest.kafka_admin import WITHOUT_METRICS, KafkaAdmin
 from queryable_app.ingest.rekey_gaps import LOOK_SECONDS, SourceGaps
 from queryable_app.ingest.rekey_nodes import RekeyNodes, ReplicaSources
 from queryable_app.ingest.rekey_stalls import RunStalls
+from queryable_app.ingest.sample_record import rehearse_record
 from queryable_app.ingest.stream import QueryStart, contribution_of, kafka_source, refused_real_time, view_of
 from queryable_app.ingest.supervisor import (
     HEALTHY_SECONDS,
@@ -79,6 +80,7 @@ class RekeyJob:
         self._source_partitions = 0  # as last seen; 0: it has not been looked up
         self._stalls = RunStalls()
         self._commit_refused = False  # the last time
+        self._rehearsed = False
         self._failures = 0  # in a row
         self._state = ""
 
@@ -142,6 +144,7 @@ class RekeyJob:
             self._start_run(source.id, least, starts, trusted)
             query = self._start_query(starts)
             event("rekey-run", run=self._run, starts=starts, mode=self._mode)
+            self._rehearse(starts, source)
             self._watch(admin, query, (source.id, internal), gaps)
         finally:
             if query is not None and query.isActive:
@@ -256,6 +259,13 @@ class RekeyJob:
         )
         writer._jwrite = writer._jwrite.foreach(sink)
         return writer.start()
+
+    def _rehearse(self, starts: Sequence[int], source: ObservedTopic) -> None:
+        """Before the job reports that it streams, load the code that the first record of an idle topic needs, once."""
+        idle = all(start >= source.latest[partition] for partition, start in enumerate(starts))
+        if idle and not self._rehearsed and not self._spec.ingest.executors:
+            rehearse_record(self._session, view_of(self._spec))
+        self._rehearsed = True  # if there are records, they load it
 
     def _watch(
         self, admin: KafkaAdmin, query: StreamingQuery, topics: tuple[str, str], gaps: SourceGaps

@@ -27,7 +27,8 @@ from queryable_app.ingest.control import Control, ServeDisconnected
 from queryable_app.ingest.failures import PermanentFailure, permanent_failure
 from queryable_app.ingest.kafka_admin import KafkaAdmin
 from queryable_app.ingest.rehearsal import Rehearsal
-from queryable_app.ingest.stream import QueryStart, refused_real_time, start_query
+from queryable_app.ingest.sample_record import rehearse_record
+from queryable_app.ingest.stream import QueryStart, refused_real_time, start_query, view_of
 from queryable_app.platform.kafka_clients import KafkaUnavailable
 from queryable_app.platform.log import event
 from queryable_app.wire.ingest_failures import IngestFailure
@@ -143,6 +144,10 @@ class Supervisor:
             return
         if self._rehearsal_turn.acquire(blocking=False):
             self._rehearsal = Rehearsal(self._session, self._query_start, self._run_dir, self._scratch)
+            record = threading.Thread(
+                target=rehearse_record, args=(self._session, view_of(self._spec)), daemon=True
+            )
+            record.start()  # it takes a second or more
 
     def _check_topic(self, control: Control, wanted: tuple[int, ...]) -> None:
         """Check whether the topic exists and is still the one announced to serve.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from queryable_app.config.topic_spec import parse_spec
+from queryable_app.ingest.decoded_records import View
 from queryable_app.ingest.rehearsal import Rehearsal
-from queryable_app.ingest.stream import QueryStart
+from queryable_app.ingest.sample_record import rehearse_record
+from queryable_app.ingest.stream import QueryStart, view_of
 from tests.support.kafka import KafkaForTests
 from tests.support.waiting import eventually
 
@@ -61,3 +64,35 @@ def test_rehearsal_with_a_too_long_path_ends(
     directory.mkdir()
 
     assert rehearsed(spark, topic, 0, directory).batches == 0
+
+
+def _view(**fields: Any) -> View:
+    return view_of(parse_spec({"kafka": {"bootstrapServers": "localhost:9"}, "topic": "t", **fields}))
+
+
+def _counted(group_by: str, **fields: Any) -> View:
+    aggregate = {"groupBy": [group_by], "columns": [{"name": "n", "op": "count"}]}
+    return _view(view={"kind": "aggregate", "aggregate": aggregate}, **fields)
+
+
+def test_made_up_record_passes_through_any_view(spark: SparkSession) -> None:
+    """Spark computes the rows of a made-up record, whatever the view makes of records."""
+    text = {"value": {"format": "string"}}
+    rows = {"sql": "SELECT explode(split(value, ' ')) AS word FROM records"}
+    fields = {"value": {"schema": "f0 INT"}, "transform": {"sql": "SELECT value.f0 AS f0 FROM records"}}
+
+    for view in (
+        _view(),
+        _view(**fields),
+        _view(view={"keyBy": ["f0"]}, **fields),
+        _counted("f0", **fields),
+        _counted("word", transform=rows, **text),
+    ):
+        assert rehearse_record(spark, view)
+
+
+def test_made_up_record_reaches_the_expressions(spark: SparkSession) -> None:
+    """The made-up record is computed, and not only planned: SQL that fails on every record fails, and nothing else does."""
+    sql = "SELECT key, raise_error(CAST(value.f0 AS STRING)) AS e FROM records"
+
+    assert not rehearse_record(spark, _view(value={"schema": "f0 INT"}, transform={"sql": sql}))
