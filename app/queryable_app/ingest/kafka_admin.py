@@ -98,6 +98,16 @@ class KafkaAdmin:
             if _cause(error).getClass().getSimpleName() != _EXISTS:
                 raise KafkaUnavailable(_reason(_cause(error))) from error
 
+    def delete(self, topic: str) -> None:
+        """Delete a topic, if it exists."""
+        topics = self._jvm.java.util.ArrayList()
+        topics.add(topic)
+        try:
+            self._get(self._client.deleteTopics(topics).all())
+        except Py4JJavaError as error:
+            if _cause(error).getClass().getSimpleName() != _MISSING:
+                raise KafkaUnavailable(_reason(_cause(error))) from error
+
     def commit(self, group: str, topic: str, offsets: Sequence[int]) -> None:
         """Commit the next offset of each partition under a group without members."""
         kafka = self._jvm.org.apache.kafka

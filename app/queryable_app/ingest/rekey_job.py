@@ -34,7 +34,6 @@ from queryable_app.ingest.supervisor import (
     HEALTHY_SECONDS,
     RETRY_SECONDS,
     RETRY_SECONDS_MAX,
-    TOPIC_CHECK_SECONDS,
     first_line,
     query_error,
 )
@@ -47,7 +46,12 @@ _LOOK_SECONDS: Final = 0.2
 _REPORT_SECONDS: Final = 1.0
 _FAILURES_MAX: Final = 5  # the doublings of the delay
 _COMMIT_SECONDS: Final = 5.0
-_RECREATED: Final = "was deleted and made again: make a new revision of the view"
+_TOPICS_SECONDS: Final = (
+    0.5  # a source topic that is made again with more records is read on, until this look notices
+)
+_RECREATED: Final = (
+    "was deleted and made again: make a new revision of the view, or set onDataLoss to Rebuild"
+)
 _COUNTS: Final = 4  # of a run, before its offsets
 _EXECUTORS_SECONDS: Final = 20.0  # the first run waits so long for all executors, to spread its tasks
 
@@ -78,11 +82,13 @@ class RekeyJob:
         self._mode = spec.ingest.mode
         self._run = 0
         self._source_partitions = 0  # as last seen; 0: it has not been looked up
+        self._source_id = ""  # as last seen
+        self._started_over = ""  # the source topic with which the nodes start over
         self._stalls = RunStalls()
         self._commit_refused = False  # the last time
         self._rehearsed = False
         self._failures = 0  # in a row
-        self._state = ""
+        self._state = self._why = ""
 
     def run(self) -> NoReturn:
         """Run until the process ends."""
@@ -99,7 +105,7 @@ class RekeyJob:
             self._failures = 0 if time.monotonic() - began > HEALTHY_SECONDS else self._failures + 1
             if state != self._state:
                 event("rekey-run-ended", state=state, reason=why)
-            self._state = state
+            self._state, self._why = state, why
             self._report(state, why)
             time.sleep(min(RETRY_SECONDS * 2 ** (min(self._failures, _FAILURES_MAX) - 1), RETRY_SECONDS_MAX))
 
@@ -113,13 +119,17 @@ class RekeyJob:
         if self._admin is None:
             self._admin = KafkaAdmin(self._jvm, self._settings.bootstrap_servers, self._spec.kafka_config)
         admin = self._admin
-        self._source_partitions = self._source(admin).partitions
+        seen = self._source(admin)
+        self._source_partitions, self._source_id = seen.partitions, seen.id
         internal = self._internal_topic(admin)
-        reported = self._report("starting", "")
+        # A failure shows until a run begins: status does not change with each attempt.
+        reported = (
+            self._report("failed", self._why) if self._state == "failed" else self._report("starting", "")
+        )
         # Only now its offsets: rows of another job may have moved the nodes' positions beyond earlier ends.
         source = self._source(admin)
-        if any(each.source_id not in ("", source.id) for each in reported):
-            raise _RunEnded("failed", f"the topic {self._spec.topic} {_RECREATED}")
+        if self._nodes.source_ids - {source.id}:
+            self._start_over(admin, source.id)
         least = least_starts(
             [(each.partition, each.starts, self._run in each.refused) for each in reported], self._partitions
         )
@@ -184,7 +194,23 @@ class RekeyJob:
         return bool(ours.RekeyRuns.joined(self._run) >= ours.RekeyCluster.executors(spark))
 
     def _report(self, state: str, detail: str) -> Sequence[ReplicaSources]:
-        return self._nodes.report(state, detail, self._run, self._source_partitions)
+        return self._nodes.report(state, detail, self._run, self._source_partitions, self._source_id)
+
+    def _start_over(self, admin: KafkaAdmin, source_id: str) -> NoReturn:
+        """End what the nodes have of another source topic, as `onDataLoss` says. Without the internal topic they start over."""
+        if self._spec.on_data_loss == "Fail":
+            raise _RunEnded("failed", f"the topic {self._spec.topic} {_RECREATED}")
+        if self._started_over != source_id:  # once: the nodes need a few seconds to notice
+            admin.delete(self._topic)
+            self._started_over = source_id
+            event(
+                "internal-topic-deleted",
+                topic=self._topic,
+                reason="the source topic was deleted and made again",
+            )
+        raise _RunEnded(
+            "waiting-for-nodes", f"the topic {self._spec.topic} was deleted and made again; nodes start over"
+        )
 
     def _internal_topic(self, admin: KafkaAdmin) -> str:
         """Return the id of the internal topic, which is created if it does not exist."""
@@ -300,7 +326,7 @@ class RekeyJob:
                     commit_at = now + _COMMIT_SECONDS
                     self._commit(admin, replicas)
             if now >= check_at:
-                check_at = now + TOPIC_CHECK_SECONDS
+                check_at = now + _TOPICS_SECONDS
                 self._check_topics(admin, topics)
             time.sleep(_LOOK_SECONDS)
 

@@ -39,21 +39,29 @@ class RekeyNodes:
         self._trusted = b""
         self._extensions = {"sni_hostname": settings.node_tls_name} if settings.node_tls_name else {}
         self._http = self._new_client()
+        self.source_ids: set[str] = set()
+        """Kafka's ids of the source topic that the rows of the nodes are of, by the last report."""
 
     def report(
-        self, state: str, detail: str, run: int, source_partitions: int = 0
+        self, state: str, detail: str, run: int, source_partitions: int = 0, source_id: str = ""
     ) -> Sequence[ReplicaSources]:
-        """Report the state, and return the replicas of all nodes that answer. 0 partitions: they are not known."""
+        """Report the state, and return the replicas of all nodes that answer. 0 partitions, no id: they are not known. A node
+        fails replicas with rows of a source topic with another id."""
         body = {"state": state, "detail": detail, "run": run, "sourcePartitions": source_partitions}
+        body["sourceId"] = source_id
+        self.source_ids = set()
         placement = Placement.from_json(self._placement_path.read_text())
         replicas: list[ReplicaSources] = []
         self._follow_ca()
         for address in placement.addresses:
             try:
                 answer = self._http.put(f"{address}{REKEY_PATH}", json=body, extensions=self._extensions)
-                replicas += [replica_sources(each) for each in answer.raise_for_status().json()["replicas"]]
+                answered = answer.raise_for_status().json()
+                replicas += [replica_sources(each) for each in answered["replicas"]]
+                self.source_ids |= set(answered.get("sourceIds", ()))
             except (httpx.HTTPError, ValueError, KeyError, TypeError):
                 continue
+        self.source_ids |= {each.source_id for each in replicas} - {""}  # nodes of an earlier version
         return replicas
 
     def _new_client(self) -> httpx.Client:

@@ -135,6 +135,9 @@ def freshness_failure(
         return absent(replica, replica.absent)
     if not replica.complete:
         return _not_available(replica, options)
+    needs_end = needed_position is not None or options.consistency is Consistency.STRONG
+    if needs_end and replica.failed is not None and replica.end_offset < 0:
+        return _not_fresh(replica, options, "cannot be compared with the log")
     if needed_position is None and options.consistency is Consistency.STRONG:
         return _not_fresh(replica, options, "was assigned to this node after its request for end offsets")
     if needed_position is not None and (short := records_short(replica, needed_position)):

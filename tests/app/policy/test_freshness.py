@@ -77,7 +77,7 @@ def refused(replica: Replica, options: ReadOptions, needed_position: NeededPosit
         "any: hydrating",
         "any: failed",
         "bounded: failed",
-        "bounded: Kafka never options",
+        "bounded: the end offset is not known",
         "bounded: no bound given",
         "bounded: at the bound in ms",
         "bounded: a clock that went back",
@@ -167,6 +167,20 @@ def test_replica_that_may_answer(replica: Replica, options: ReadOptions, needed_
             Reason.NOT_FRESH_ENOUGH,
             "the replica of partition 3 was assigned to this node after its request for end offsets",
         ),
+        (
+            replace(END_UNKNOWN, failed="the topic was deleted and made again"),
+            STRONG,
+            100,
+            Reason.NOT_FRESH_ENOUGH,
+            "the replica of partition 3 cannot be compared with the log; it has stopped: the topic was deleted and made again",
+        ),
+        (
+            replace(END_UNKNOWN, failed="the topic was deleted and made again"),
+            AT_LEAST,
+            100,
+            Reason.NOT_FRESH_ENOUGH,
+            "the replica of partition 3 cannot be compared with the log; it has stopped: the topic was deleted and made again",
+        ),
     ],
     ids=[
         "hydrating",
@@ -179,6 +193,8 @@ def test_replica_that_may_answer(replica: Replica, options: ReadOptions, needed_
         "at-least: beyond the bound",
         "strong",
         "strong: the end offset is not known",
+        "strong: the log is another one",
+        "at-least: the log is another one",
     ],
 )
 def test_replica_that_may_not_answer(

@@ -21,6 +21,7 @@ from queryable_app.placement.assignment import Placement
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.serve.api.request import internal_json_body, to_response
 from queryable_app.serve.api.status import read_settings_json
+from queryable_app.serve.feed.data_loss import check_source
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers.peers import HEARTBEAT
 from queryable_app.serve.replication.assigned_replicas import PlacementRefused
@@ -75,7 +76,13 @@ def routes(node: Node) -> APIRouter:
             node.rekey_job.reported_at_ms = monotonic_ms()
             if body.get("sourcePartitions"):  # a job of an earlier version does not report them
                 node.replicas.note_topic_partitions(field(body, "sourcePartitions", whole(1, PARTITION_MAX)))
-        return to_response(json_answer({"replicas": rekey_positions(node)}))
+            source_id = field(body, "sourceId", text) if "sourceId" in body else ""
+        for replica in rekeyed_replicas(node):
+            check_source(replica, source_id, node.spec.on_data_loss)
+        known = {replica.sources.topic_id.decode(errors="replace") for replica in rekeyed_replicas(node)}
+        return to_response(
+            json_answer({"replicas": rekey_positions(node), "sourceIds": sorted(known - {""})})
+        )
 
     @router.get(HEARTBEAT)
     async def heartbeat(request: Request) -> Response:
@@ -96,9 +103,13 @@ def rekey_positions(node: Node) -> list[dict[str, Any]]:
             "refused": sorted(replica.sources.refused_runs),
             "sourceId": replica.sources.topic_id.decode(errors="replace"),
         }
-        for replica in node.replicas.by_partition.values()
-        if isinstance(replica, RekeyedReplica) and replica.writable
+        for replica in rekeyed_replicas(node)
+        if replica.writable
     ]
+
+
+def rekeyed_replicas(node: Node) -> list[RekeyedReplica]:
+    return [each for each in node.replicas.by_partition.values() if isinstance(each, RekeyedReplica)]
 
 
 async def internal_body(request: Request, node: Node) -> Any:

@@ -5,10 +5,15 @@ Strategy: `Fail` fails the replica, and its rows stay readable. `Rebuild` emptie
 
 from __future__ import annotations
 
+from typing import Final
+
 from queryable_app.config.topic_spec import OnDataLoss
 from queryable_app.contract import ObservedTopic
 from queryable_app.platform.log import event
+from queryable_app.serve.store.rekeyed_replica import RekeyedReplica
 from queryable_app.serve.store.replica import Replica
+
+SOURCE_RECREATED: Final = "the source topic was deleted and made again"
 
 
 def check_topic(replica: Replica, topic: ObservedTopic, streaming: bool, on_data_loss: OnDataLoss) -> None:
@@ -25,13 +30,27 @@ def check_topic(replica: Replica, topic: ObservedTopic, streaming: bool, on_data
     loss = data_loss_reason(position, replica.store.identity.topic_id, replica.partition, topic)
     if loss is not None:
         if on_data_loss == "Fail":
-            replica.fail(f"{loss}, and onDataLoss is Fail; its rows stay readable. Rebuild would start over")
+            why = f"{loss}, and onDataLoss is Fail; its rows stay readable. Rebuild would start over"
+            if replica.position < topic.earliest[replica.partition]:
+                replica.fail(why)
+            else:
+                replica.lose_log(why)
             return
         event("rebuild", partition=replica.partition, position=replica.position, reason=loss)
         replica.rebuild()
     if replica.writable and replica.store.identity.topic_id != topic.id:
         replica.write(lambda store: store.set_topic_id(topic.id))
     replica.note_compaction(topic.compacted)
+
+
+def check_source(replica: RekeyedReplica, source_id: str, on_data_loss: OnDataLoss) -> None:
+    """Fail a replica whose rows are of another source topic than this one. For `Rebuild` the rekey job deletes the internal
+    topic, and `check_topic` does the rest."""
+    own = replica.sources.topic_id.decode(errors="replace")
+    if own and source_id not in ("", own) and on_data_loss == "Fail":
+        replica.lose_log(
+            f"{SOURCE_RECREATED}, and onDataLoss is Fail; its rows stay readable. Rebuild would start over"
+        )
 
 
 def data_loss_reason(position: int, topic_id: str, partition: int, topic: ObservedTopic) -> str | None:

@@ -38,6 +38,8 @@ class RekeyedReplica(Replica):
 
     def note_source_ends(self, as_of_ms: int, ends: tuple[int, ...]) -> None:
         """Record that the source partitions ended at `ends` at `as_of_ms`, a moment of `platform/clock.py`."""
+        if self._log_lost:
+            return
         self._source_ends, self.end_offset = ends, sum(ends)
         self._note_end(as_of_ms, ends)
 

@@ -72,6 +72,7 @@ class Replica:
         self._last_retry: Retry | None = None
         self._recovered_at: float | None = None  # monotonic
         self._detached_position = -1  # of the store that was detached last
+        self._log_lost = False
 
     @property
     def store(self) -> Store:
@@ -140,6 +141,7 @@ class Replica:
         """Serve from `store`. If it is behind the store that was detached, the replica is incomplete until it catches up."""
         self._store = store
         self.failed = self.absent = None
+        self._log_lost = False
         self._begin_incarnation()
         if self.retrying is not None:
             event(
@@ -239,6 +241,8 @@ class Replica:
 
     def note_end_offset(self, as_of_ms: int, end_offset: int) -> None:
         """Record that the log ended at `end_offset` at `as_of_ms`, a moment of `platform/clock.py`."""
+        if self._log_lost:
+            return
         self.end_offset = end_offset
         self._note_end(as_of_ms, end_offset)
         if self.writable and self.store.history is not None:
@@ -284,10 +288,18 @@ class Replica:
         self.failed, self.retrying = why, None
         self.release_waiters()
 
+    def lose_log(self, why: str) -> None:
+        """Fail for good: the rows are of a log that no longer exists. How far they are in the present one is unknown, since equal
+        offsets mean nothing."""
+        if not self._log_lost:
+            self.fail(why)
+            self._log_lost = True
+            self._forget_end_offset()
+
     def rebuild(self) -> None:
         """Delete all rows, so that the replica starts over at the earliest record."""
         if self.write(Store.clear):
-            self.failed = None
+            self.failed, self._log_lost = None, False
             self._forget_end_offset()
 
     def require_catch_up(self) -> None:

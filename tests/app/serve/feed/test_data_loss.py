@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queryable_app.contract import ObservedTopic
+from queryable_app.platform.clock import monotonic_ms
 from queryable_app.serve.api.status import status_json
 from queryable_app.serve.feed.data_loss import data_loss_reason
 from tests.support.control_socket import connected, ingest, node_running
@@ -18,17 +19,19 @@ from tests.support.node import put, slice_payload
 
 
 @pytest.mark.parametrize(
-    ("topic", "why"),
+    ("topic", "why", "compared"),
     [
-        ({"id": "T2"}, "the topic was deleted and made again"),
-        ({"latest": 3}, "the log ends at 3, before the position 5"),
-        ({"earliest": 9}, "records from 5 to 9 are gone"),
+        ({"id": "T2"}, "the topic was deleted and made again", False),
+        ({"latest": 3}, "the log ends at 3, before the position 5", False),
+        ({"earliest": 9}, "records from 5 to 9 are gone", True),
     ],
     ids=["made again", "cut off", "expired"],
 )
-def test_data_loss_fails_or_rebuilds_the_replica(tmp_path: Path, topic: dict[str, Any], why: str) -> None:
-    """Fail keeps the rows readable and leaves the partition out. Rebuild starts over at the earliest
-    record."""
+def test_data_loss_fails_or_rebuilds_the_replica(
+    tmp_path: Path, topic: dict[str, Any], why: str, compared: bool
+) -> None:
+    """Fail keeps the rows readable and leaves the partition out. If its log is another one, its lag is unknown from then on,
+    whatever the new end is. Rebuild starts over at the earliest record."""
 
     async def run(policy: str) -> None:
         async with node_running(tmp_path / policy, onDataLoss=policy) as node:
@@ -45,6 +48,10 @@ def test_data_loss_fails_or_rebuilds_the_replica(tmp_path: Path, topic: dict[str
                 assert replica.failed is not None
                 assert why in replica.failed
                 assert replica.store.get(b"a") is not None
+                replica.note_end_offset(monotonic_ms(), replica.position)
+                assert (replica.end_offset, replica.fresh_as_of_ms >= 0) == (
+                    (5, True) if compared else (-1, False)
+                )
             else:
                 assert started["positions"]["0"] == -2
                 assert (replica.failed, replica.position, replica.store.get(b"a")) == (None, -1, None)
