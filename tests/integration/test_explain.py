@@ -99,9 +99,10 @@ LESSONS = [
 ]
 
 
-def test_page_teaches_both_groups() -> None:
-    """The page has lessons of records by their key, and by another column."""
-    assert [file for file, _, _ in LESSONS] == ["examples/order-totals.yaml", "examples/customer-totals.yaml"]
+def test_page_teaches_all_groups() -> None:
+    """The page has lessons of records by their key, by another column, and by the parts of a value."""
+    taught = ["examples/order-totals.yaml", "examples/customer-totals.yaml", "examples/word-count.yaml"]
+    assert [file for file, _, _ in LESSONS] == taught
 
 
 @pytest.mark.parametrize(
@@ -118,8 +119,8 @@ def test_page_shows_what_the_example_answers(
             text = system.get(f"/v1/keys/{key}").text
             return json.loads(text, parse_float=Decimal)
 
-        assert set(answers) == {"ann", "bob"}
+        assert len(answers) == 2
         for key, answer in answers.items():
             expected = json.loads(answer, parse_float=Decimal)
             eventually(f"{key} has the page's answer", lambda k=key, e=expected: read(k) == e)  # type: ignore[misc]
-            assert str(read(key)["paid"]) == str(expected["paid"])
+            assert str(read(key)) == str(expected)  # 5.00 is not 5

@@ -184,6 +184,8 @@ def test_example_counts_words(kafka: KafkaForTests, tmp_path: Path) -> None:
         expected = Counter(word for line in lines for word in re.findall("[a-z]+", line.lower()))
         eventually("the view is fresh", lambda: _strong(system) is not None, 120)
         assert served(system) == {word: {"n": n} for word, n in expected.items()}
+        top = system.get("/v1/top?by=by-n&k=3").json()["items"]
+        assert sorted(item["value"]["n"] for item in top) == sorted(expected.values())[-3:]
 
 
 def test_every_number_is_the_fold_after_random_kills(broker: KafkaForTests, tmp_path: Path) -> None:

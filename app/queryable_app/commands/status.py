@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -16,12 +17,17 @@ from queryable_app.commands.common import DATA, JSON, UNREACHABLE, URL, fail, wi
 from queryable_app.commands.get import fail_read
 from queryable_app.commands.view import view_at
 
+_NUMBERS: Final = ("PARTITION", "POSITION", "END", "LAG", "LATE")
+
 
 @click.command(
     name="status",
     short_help="Show the position and the lag of every replica.",
     help=with_exit_codes(
         """Show every replica of every node: its position, the end offset of its partition, and its lag.
+
+        In a view with groupBy or keyBy, position and end are sums over the partitions of the source topic, and a line
+        below tells about the rekey job. In a view with windows, LATE counts the records that came too late for them.
 
         \b
         qtopic status
@@ -42,7 +48,10 @@ def status_command(urls: tuple[str, ...], data: Path | None, as_json: bool) -> N
     if as_json:
         click.echo(json.dumps([{"url": url, "status": status} for url, status in statuses.items()]))
     else:
-        Console().print(_table(statuses))
+        console = Console()
+        console.print(_table(statuses))
+        if job := _rekey_job(statuses):
+            console.print(job, soft_wrap=True, markup=False, highlight=False)
     if all(status is None for status in statuses.values()):
         fail(UNREACHABLE, f"no node answers ({', '.join(statuses)}): start them with `qtopic run`")
 
@@ -52,6 +61,8 @@ def _table(statuses: Mapping[str, dict[str, Any] | None]) -> Table:
     with_pods = any(
         status and status.get("pod", status.get("name")) != status.get("name") for status in statuses.values()
     )
+    replicas = [each for status in statuses.values() if status for each in status["partitions"]]
+    counts_late = any("lateRecords" in replica for replica in replicas)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in (
         *(["POD"] if with_pods else []),
@@ -61,12 +72,14 @@ def _table(statuses: Mapping[str, dict[str, Any] | None]) -> Table:
         "POSITION",
         "END",
         "LAG",
+        *(["LATE"] if counts_late else []),
         "PROGRESS",
     ):
-        table.add_column(name, justify="right" if name in ("PARTITION", "POSITION", "END", "LAG") else "left")
+        table.add_column(name, justify="right" if name in _NUMBERS else "left")
     for url, status in statuses.items():
         if status is None:
-            table.add_row(*([""] if with_pods else []), url, "", "", "", "", "", "does not answer")
+            empty = ["", "", "", "", "", *([""] if counts_late else [])]
+            table.add_row(*([""] if with_pods else []), url, *empty, "does not answer")
             continue
         for replica in status["partitions"]:
             table.add_row(
@@ -74,12 +87,23 @@ def _table(statuses: Mapping[str, dict[str, Any] | None]) -> Table:
                 str(status.get("name", url)),
                 str(replica["partition"]),
                 replica["role"],
-                _known(replica["position"]),
+                _known(sum(replica["sources"]) if "sources" in replica else replica["position"]),
                 _known(replica["end"]),
                 _known(replica["lagRecords"]),
+                *([_known(replica.get("lateRecords"))] if counts_late else []),
                 _progress(replica),
             )
     return table
+
+
+def _rekey_job(statuses: Mapping[str, dict[str, Any] | None]) -> str:
+    """Return a line about the rekey job, as the node says to which it has reported last. Empty: the view has none."""
+    jobs = [status["rekey"] for status in statuses.values() if status and "rekey" in status]
+    if not jobs:
+        return ""
+    job = min(jobs, key=lambda each: math.inf if each["reportedMs"] is None else each["reportedMs"])
+    detail = f", {job['detail']}" if job["detail"] else ""
+    return f"\nRekey job: {job['state']}{detail}; internal topic {job['internalTopic']}"
 
 
 def _progress(replica: Mapping[str, Any]) -> str:

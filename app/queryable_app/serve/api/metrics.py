@@ -20,6 +20,7 @@ from queryable_app.aggregates.entry_retention import EntryRetention
 from queryable_app.aggregates.windows import Windows
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.policy.freshness import lag_ms, lag_records
+from queryable_app.serve.api.status import rekey_job_status
 from queryable_app.serve.base.background import FAILURES
 from queryable_app.serve.base.node_tls import NodeTls
 from queryable_app.serve.node import Node
@@ -29,7 +30,11 @@ from queryable_app.wire.partitioners import counts_by_algorithm
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _REPLICA_GAUGES: Final[tuple[tuple[str, str, Callable[[Replica, int], float]], ...]] = (
-    ("qt_position", "Offset of the next record.", lambda replica, _: replica.position),
+    (
+        "qt_position",
+        "Offset of the next record; in a rekeyed view the sum over the partitions of the source topic.",
+        lambda replica, _: sum(replica.source_offsets) if replica.source_offsets else replica.position,
+    ),
     ("qt_log_end", "End offset, as Kafka last reported it.", lambda replica, _: replica.end_offset),
     (
         "qt_lag_records",
@@ -184,6 +189,9 @@ class _NodeCollector(Collector):
         yield _counter("qt_ingest_starts", "Starts of ingest's query.", node.ingest_status.starts)
         streaming = node.ingest_status.state == "streaming"
         yield _gauge("qt_ingest_streaming", "1 while ingest streams records.", streaming)
+        if (job := rekey_job_status(node, monotonic_ms()).get("rekey")) is not None:
+            about = "1 while the rekey job reports to this node that it streams records."
+            yield _gauge("qt_rekey_streaming", about, job["state"] == "streaming")
         unavailable = node.end_offsets.unavailable is not None
         yield _gauge("qt_kafka_away", "1 while Kafka is unavailable.", unavailable)
         yield _gauges(
