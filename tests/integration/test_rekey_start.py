@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -34,13 +35,13 @@ COUNTS: dict[str, Any] = {
 
 @contextmanager
 def node(
-    positions: Callable[[], list[int]], note_state: Callable[[str], object] = lambda _: None
+    positions: Callable[[], list[int]], note: Callable[[dict[str, Any]], object] = lambda _: None
 ) -> Iterator[str]:
     """Answer the job's reports as a node with the replica of partition 0, and yield the address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
-            note_state(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["state"])
+            note(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             replica = {"partition": 0, "sources": positions(), "refused": [], "sourceId": ""}
             answer = json.dumps({"replicas": [replica]}).encode()
             self.send_response(200)
@@ -97,17 +98,37 @@ def test_run_begins_while_another_job_moves_the_positions(kafka: KafkaForTests, 
         return list(topics.ends(kafka.bootstrap, topic).values())
 
     with node(moved) as url, job(topic, kafka.bootstrap, url, tmp_path) as log:
-        eventually("the run begins", lambda: "rekey-run" in log.read_text(), 60, story=log.read_text)
+        eventually("the run begins", lambda: "rekey-run" in log.read_text(), 120, story=log.read_text)
         assert "rekey-run-ended" not in log.read_text()
 
 
 @pytest.mark.parametrize("records", [0, 1], ids=["idle", "with-records"])
 def test_job_of_an_idle_topic_rehearses_a_record(kafka: KafkaForTests, tmp_path: Path, records: int) -> None:
     """If there is no record to begin with, the job computes a made-up one before it reports that it streams."""
-    topic, states = f"rehearsed-{records}", list[str]()
+    topic, states = f"rehearsed-{records}", set[str]()
     topics.create(kafka.bootstrap, topic, 1)
     topics.produce(kafka.bootstrap, topic, [(b"key", b'{"page": "/"}')] * records)
 
-    with node(lambda: [0], states.append) as url, job(topic, kafka.bootstrap, url, tmp_path) as log:
-        eventually("the job streams", lambda: "streaming" in states, 60, story=log.read_text)
+    with (
+        node(lambda: [0], lambda report: states.add(report["state"])) as url,
+        job(topic, kafka.bootstrap, url, tmp_path) as log,
+    ):
+        eventually("the job streams", lambda: "streaming" in states, 120, story=log.read_text)
         assert ("record-rehearsed" in log.read_text()) is (records == 0)
+
+
+def test_job_names_the_last_bad_record(kafka: KafkaForTests, tmp_path: Path) -> None:
+    """The report of a job says how many records could not be decoded, and which was the last, and why."""
+    topic, details = "bad-records", set[str]()
+    topics.create(kafka.bootstrap, topic, 1)
+    topics.produce(kafka.bootstrap, topic, [(b"a", b"{"), (b"b", b'{"page": "/"}'), (b"c", b"no json")])
+
+    with (
+        node(lambda: [0], lambda report: details.add(report["detail"])) as url,
+        job(topic, kafka.bootstrap, url, tmp_path) as log,
+    ):
+        last = "2 bad, the last at offset 2 of partition 0: "
+        eventually(
+            "the job names it", lambda: any(last in detail for detail in details), 120, story=log.read_text
+        )
+        assert any(re.search(r"1 rows .* partition 0: .*JSON", detail) for detail in details)

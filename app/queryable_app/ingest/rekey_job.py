@@ -53,6 +53,7 @@ _RECREATED: Final = (
     "was deleted and made again: make a new revision of the view, or set onDataLoss to Rebuild"
 )
 _COUNTS: Final = 4  # of a run, before its offsets
+_BAD_CHARS_MAX: Final = 500
 _EXECUTORS_SECONDS: Final = 20.0  # the first run waits so long for all executors, to spread its tasks
 
 
@@ -319,7 +320,8 @@ class RekeyJob:
             if now >= report_at:
                 report_at = now + _REPORT_SECONDS
                 self._state = "streaming"
-                replicas = self._report("streaming", _detail(runs.counts(self._run)))
+                detail = _detail(runs.counts(self._run), runs.lastBad(self._run))
+                replicas = self._report("streaming", detail)
                 if any(self._run in replica.refused for replica in replicas):
                     raise _RunEnded("restarting", "a replica needs earlier records than this run has")
                 if now >= commit_at:
@@ -364,10 +366,11 @@ class RekeyJob:
         return array
 
 
-def _detail(counts: str) -> str:
-    """Return a sentence for status, from the counts of a run."""
+def _detail(counts: str, last_bad: str | None) -> str:
+    """Return a sentence for status, from the counts of a run and its last record that could not be decoded."""
     rows, no_group, bad, dropped = counts.split()[:_COUNTS]
-    return f"{rows} rows since its start; without one: {dropped} dropped, {no_group} in no group, {bad} bad"
+    which = f", the last at {last_bad[:_BAD_CHARS_MAX]}" if last_bad else ""
+    return f"{rows} rows since its start; without one: {dropped} dropped, {no_group} in no group, {bad} bad{which}"
 
 
 def _start_offsets(least: Sequence[SourceStart], source: ObservedTopic) -> list[int]:

@@ -36,6 +36,7 @@ public final class RekeyRun {
   private final RekeyLoans loans; // to executors; null in an executor
   private final AtomicInteger joined = new AtomicInteger(); // executors in which a task of this run has begun
   private final RekeyMarkers markers;
+  volatile String lastBad; // the last record that could not be decoded, and why; null: none
   private volatile Exception failed;
   private volatile boolean ended;
 
@@ -148,6 +149,16 @@ public final class RekeyRun {
     }
   }
 
+  /** Note a record that cannot be decoded, and why. */
+  void bad(int from, long offset, int row, int rows, String why) {
+    RekeySource source = owned(from);
+    synchronized (source) {
+      none(from, offset, row, rows, BAD);
+      source.lastBad = "offset " + offset + " of partition " + from + ": " + why;
+      lastBad = source.lastBad;
+    }
+  }
+
   /** Note a row that adds nothing. */
   void none(int from, long offset, int row, int rows, int why) {
     check();
@@ -211,6 +222,7 @@ public final class RekeyRun {
       loans.end(from);
       sources.set(from, source);
     }
+    lastBad = source.lastBad == null ? lastBad : source.lastBad;
     markers.advance();
   }
 

@@ -72,6 +72,11 @@ public final class RekeyRuns {
     return sums[0] + " " + sums[1] + " " + sums[2] + " " + sums[3] + offsets;
   }
 
+  /** Return the last record that could not be decoded, and why; null: none. An executor's shows once it ends its task. */
+  public static String lastBad(long run) {
+    return of(run).lastBad;
+  }
+
   /** Move over source offsets without a record, if the run stands there. */
   public static void skip(long run, int from, long begin, long reached) {
     of(run).skip(from, begin, reached);

@@ -14,6 +14,7 @@ final class RekeySource implements Serializable {
   final long[] marked; // the progress that each internal partition knows
   long next; // every record of an earlier offset is written
   long rows, nullKeys, bad, dropped;
+  String lastBad; // the last record that could not be decoded, and why; null: none
   SourceClock clock; // null: the view has no windows
   long timed = -1; // the last record that has moved the clock
   final KeyPlaces places; // null: rows add to groups, and never move

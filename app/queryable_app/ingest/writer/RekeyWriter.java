@@ -51,7 +51,7 @@ public final class RekeyWriter extends ForeachWriter {
         throw new IllegalStateException("the record at offset " + offset + " of partition " + partition
             + " cannot be decoded (" + row.getString(6) + ") and onBadRecord is Fail");
       }
-      writes.none(partition, offset, index, count, RekeyRun.BAD);
+      writes.bad(partition, offset, index, count, row.getString(6));
     } else if (contribution == null) {
       byte[] key = row.isNullAt(3) ? null : (byte[]) row.get(3);
       byte[] value = row.isNullAt(4) ? null : (byte[]) row.get(4);
