@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -13,6 +14,9 @@ from tests.support.kafka import KafkaForTests, embedded_kafka
 # Hypothesis fails a test when one example takes more than 200 ms or examples are slow to draw: on a busy machine any may.
 settings.register_profile("suite", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
+
+# The JVMs of tests live for seconds.
+os.environ.setdefault("QT_JVM_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 pytest_plugins = ["tests.support.distribution", "tests.support.leftovers", "tests.support.tiers"]
 

@@ -139,7 +139,13 @@ def read(
             raise DescriptorsTooFew(missing)
         cache = cache_dir(settings.cache_dir)
         threads = partitions * len(nodes) + 1  # for the rehearsal
-        profile = Profile(threads, spec.ingest.driver_memory, process.scratch, cache)
+        profile = Profile(
+            threads,
+            spec.ingest.driver_memory,
+            process.scratch,
+            cache,
+            options=tuple(settings.jvm_options.split()),
+        )
         gateway = prepare_jvm(profile)
         process.watch(gateway.proc)
         warm_up(gateway.jvm, settings.bootstrap_servers, spec.kafka_config, spec.topic)

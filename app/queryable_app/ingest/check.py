@@ -24,7 +24,7 @@ from queryable_app.config.topic_spec import SpecError
 from queryable_app.contract import GROUP_KEY_FORMAT_FILE, NodeSettings, SettingsError
 from queryable_app.ingest.catalyst import SqlError
 from queryable_app.ingest.jvm import jvm_process
-from queryable_app.ingest.session import Profile, start_session
+from queryable_app.ingest.session import FIRST_COMPILER_ONLY, Profile, start_session
 from queryable_app.ingest.stream import view_of
 from queryable_app.ingest.transform import Projection, check_view
 from queryable_app.platform.jars import JarsError, cache_dir
@@ -44,7 +44,11 @@ def main() -> int:
         spec = read_spec(settings)
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             profile = Profile(
-                1, spec.ingest.driver_memory, Path(scratch), cache_dir(settings.cache_dir), brief=True
+                1,
+                spec.ingest.driver_memory,
+                Path(scratch),
+                cache_dir(settings.cache_dir),
+                options=(FIRST_COMPILER_ONLY,),
             )
             with _muted_stderr():
                 session = start_session(profile)

@@ -64,6 +64,7 @@ def _run(settings: NodeSettings, spec: TopicSpec, partitions: int, process: Inge
         0 if in_pods else executors,
         settings.pod_address,
         read_token(settings) if in_pods else "",
+        tuple(settings.jvm_options.split()),
     )
     gateway = prepare_jvm(profile)
     process.watch(gateway.proc)

@@ -19,7 +19,7 @@ from queryable_app.ingest.__main__ import IngestProcess
 from queryable_app.ingest.class_archive import archive_options
 from queryable_app.ingest.executors import executor_arguments, executor_options, shared_secret
 from queryable_app.ingest.jvm import class_path, start_executor
-from queryable_app.ingest.session import java_options
+from queryable_app.ingest.session import Profile, java_options
 from queryable_app.placement.assignment import Placement
 from queryable_app.platform.core_dumps import forbid_core_dumps
 from queryable_app.platform.descriptors import raise_descriptor_limit
@@ -56,7 +56,10 @@ def main() -> int:
 def _run(settings: NodeSettings, spec: TopicSpec, slots: int, secret: str, scratch: Path) -> NoReturn:
     cache = cache_dir(settings.cache_dir)
     jars = class_path(cache)
-    options = [*java_options(scratch), *archive_options(cache, jars), *executor_options()]
+    profile = Profile(
+        slots, spec.ingest.driver_memory, scratch, cache, options=tuple(settings.jvm_options.split())
+    )
+    options = [*java_options(profile), *archive_options(cache, jars), *executor_options()]
     while True:
         _wait_for_driver(settings.rekey_host)
         arguments = executor_arguments(settings.rekey_host, settings.pod_address, slots)

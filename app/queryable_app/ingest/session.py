@@ -24,7 +24,8 @@ from queryable_app.ingest.jvm import class_path, own_jars, start_jvm
 _CHECKPOINTS: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
-_FIRST_COMPILER_ONLY: Final = "-XX:TieredStopAtLevel=1"
+FIRST_COMPILER_ONLY: Final = "-XX:TieredStopAtLevel=1"
+"""For a JVM that lives for seconds, in which compiling code a second time gains nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ class Profile:
     token: str = field(default="", repr=False)
     """The token of the view's nodes, if executors are pods."""
 
-    brief: bool = False
-    """Whether the process ends after some seconds, in which compiling code a second time gains nothing."""
+    options: tuple[str, ...] = ()
+    """More options of the JVM."""
 
 
 def start_session(profile: Profile, training: Sequence[str] = ()) -> SparkSession:
@@ -73,12 +74,11 @@ def prepare_jvm(profile: Profile, training: Sequence[str] = ()) -> Any:
     jars = class_path(profile.cache)
     archive = training or archive_options(profile.cache, jars)
     home = make_spark_home(profile.scratch) if profile.executors else {}
-    compilers = [_FIRST_COMPILER_ONLY] if profile.brief else []
-    options = [*java_options(profile.scratch), *compilers, *archive]
+    options = [*java_options(profile), *archive]
     return start_jvm(jars, profile.heap, options, profile.scratch, home)
 
 
-def java_options(scratch: Path) -> list[str]:
+def java_options(profile: Profile) -> list[str]:
     log4j = resources.files("queryable_app.ingest").joinpath("log4j2.properties")
     return [
         "-XX:+UseSerialGC",
@@ -89,8 +89,9 @@ def java_options(scratch: Path) -> list[str]:
         "-Xlog:all=error:stderr",
         "-XX:-UsePerfData",  # a file in /tmp without a reader
         "-XX:+ExitOnOutOfMemoryError",  # the supervisor of ingest starts it again
-        f"-Djava.io.tmpdir={scratch}",
+        f"-Djava.io.tmpdir={profile.scratch}",
         f"-Dlog4j2.configurationFile={log4j}",
+        *profile.options,
     ]
 
 
@@ -99,7 +100,7 @@ def _executor_settings(profile: Profile) -> Mapping[str, str]:
         return pod_settings(profile.pod_address, profile.token)
     if not profile.executors:
         return {}
-    jars, options = own_jars(profile.cache), java_options(profile.scratch)
+    jars, options = own_jars(profile.cache), java_options(profile)
     return executor_settings(profile.executors, profile.threads, profile.heap, jars, options)
 
 

@@ -29,7 +29,7 @@ from queryable_app.config.topic_spec import parse_spec
 from queryable_app.ingest.class_archive import archive_path, remove_old_archives
 from queryable_app.ingest.jvm import class_path, jvm_process
 from queryable_app.ingest.kafka_admin import KafkaAdmin
-from queryable_app.ingest.session import Profile, start_session
+from queryable_app.ingest.session import FIRST_COMPILER_ONLY, Profile, start_session
 from queryable_app.ingest.sink import Sink
 from queryable_app.ingest.stream import QueryStart, row_writer, view_of
 from queryable_app.ingest.transform import project
@@ -107,7 +107,8 @@ def take_lowest_priority() -> None:
 
 def _train(archive: Path, scratch: Path, cache: Path) -> None:
     session = start_session(
-        Profile(2, "512m", scratch, cache, brief=True), [f"-XX:ArchiveClassesAtExit={archive}"]
+        Profile(2, "512m", scratch, cache, options=(FIRST_COMPILER_ONLY,)),
+        [f"-XX:ArchiveClassesAtExit={archive}"],
     )
     jvm = jvm_process()
     try:

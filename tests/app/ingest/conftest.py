@@ -13,7 +13,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from queryable_app.ingest.jvm import jvm_process
-from queryable_app.ingest.session import Profile, start_session
+from queryable_app.ingest.session import FIRST_COMPILER_ONLY, Profile, start_session
 from queryable_app.platform.jars import cache_dir
 
 
@@ -33,7 +33,9 @@ def make_archive_apart(cache: Path) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[SparkSession]:
     make_archive_apart(cache)
     environ = dict(os.environ)
-    started = start_session(Profile(4, "512m", tmp_path_factory.mktemp("spark"), cache))
+    started = start_session(
+        Profile(4, "512m", tmp_path_factory.mktemp("spark"), cache, options=(FIRST_COMPILER_ONLY,))
+    )
     os.environ |= environ  # other tests start processes, which need what the JVM must not have
     yield started
     session = SparkSession.getActiveSession()
