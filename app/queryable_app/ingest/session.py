@@ -25,7 +25,7 @@ _CHECKPOINTS: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 FIRST_COMPILER_ONLY: Final = "-XX:TieredStopAtLevel=1"
-"""For a JVM that lives for seconds, in which compiling code a second time gains nothing."""
+"""Leaves code as the first compiler made it: a JVM that lives for seconds gains nothing from the second one."""
 
 
 @dataclass(frozen=True, slots=True)
