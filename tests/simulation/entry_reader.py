@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote
 
-from queryable_app.serve.peers.client import PeerResponse, PeerUnavailable
+from queryable_app.serve.peers.client import PeerResponse
 from queryable_app.wire.http_text import parse_positions
 from queryable_app.wire.times import to_iso
 from tests.simulation.checks import GuaranteeBroken, ReadRequest, check_freshness
 from tests.simulation.entry_fold import Entry, FoldedEntries, entries_at, watermark_at
-from tests.simulation.nodes import host_of
 from tests.simulation.readers import PlainReader, Reader
-
-_DEADLINE_SECONDS: Final = 4.0
 
 
 class EntryReader(PlainReader):
@@ -75,7 +72,7 @@ class EntryPagesReader(Reader):
         found: list[Entry] = []
         cursor = ""
         while True:
-            page = await self._ask(path + cursor)
+            page = await self.ask_strong(path + cursor, "entry pages")
             if page is None:
                 return
             found += _entries(page)
@@ -117,22 +114,6 @@ class EntryPagesReader(Reader):
             least = self.random.randrange(1 + sum(map(len, self.world.topic.written)))
             text += f"where={quote(f'n >= {least}')}&"
         return text, first, after, least
-
-    async def _ask(self, path: str) -> dict[str, Any] | None:
-        """Return the answer of a strong read, or None if it failed."""
-        ordinal, deadline = self.any_node(), asyncio.get_running_loop().time() + _DEADLINE_SECONDS
-        target = f"{path}&consistency=strong&deadline-ms=3500"
-        try:
-            answer = await self.ask(ordinal, target, deadline)
-        except PeerUnavailable:
-            return None
-        self.world.event_counts[f"entry pages {answer.status}"] += 1
-        if answer.status in (503, 504):
-            return None
-        if answer.status != 200:
-            raise GuaranteeBroken(f"{host_of(ordinal)} answers {answer.status} {answer.body!r} for {target}")
-        body: dict[str, Any] = json.loads(answer.body)
-        return body
 
 
 def _entries(page: Mapping[str, Any]) -> list[Entry]:

@@ -13,15 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from queryable_app.serve.peers.client import PeerUnavailable
 from tests.simulation.checks import GuaranteeBroken, KeyAnswer, may_be_newest, possible_records
-from tests.simulation.nodes import host_of
 from tests.simulation.readers import Reader
 from tests.simulation.views import CITIES
 from tests.simulation.writer_keys import ALL_KEYS
 from tests.support.fold import LogRecord
-
-_DEADLINE_SECONDS: Final = 4.0
 
 Match = Callable[[Any], bool]
 Rows = Mapping[bytes, Sequence[LogRecord | None]]
@@ -54,7 +50,7 @@ class IndexReader(Reader):
     async def _count(self) -> None:
         index, bounds, match = self._any_range()
         began, path = self._now(), f"/v1/index/{index}/count?{bounds}"
-        answer = await self._ask(path)
+        answer = await self.ask_strong(path, "index")
         if answer is not None:
             self._check_count(path, answer["count"], self._possible(began), index, match)
 
@@ -77,7 +73,7 @@ class IndexReader(Reader):
         """Read the rows with the greatest numbers."""
         began, count = self._now(), self.random.randint(1, 25)
         path = f"/v1/top?by=by-number&k={count}"
-        answer = await self._ask(path)
+        answer = await self.ask_strong(path, "index")
         if answer is None:
             return
         items = answer["items"]
@@ -101,29 +97,13 @@ class IndexReader(Reader):
         items: list[dict[str, Any]] = []
         cursor = ""
         while True:
-            page = await self._ask(path + cursor)
+            page = await self.ask_strong(path + cursor, "index")
             if page is None:
                 return None
             items += page["items"]
             if page["cursor"] is None:
                 return items
             cursor = f"&cursor={page['cursor']}"
-
-    async def _ask(self, path: str) -> dict[str, Any] | None:
-        """Return the answer of a strong read, or None if it failed."""
-        ordinal, sign = self.any_node(), "&" if "?" in path else "?"
-        target = f"{path}{sign}consistency=strong&deadline-ms=3500"
-        try:
-            answer = await self.ask(ordinal, target, self._now() + _DEADLINE_SECONDS)
-        except PeerUnavailable:
-            return None
-        self.world.event_counts[f"index {answer.status}"] += 1
-        if answer.status in (503, 504):
-            return None
-        if answer.status != 200:
-            raise GuaranteeBroken(f"{host_of(ordinal)} answers {answer.status} {answer.body!r} for {target}")
-        body: dict[str, Any] = json.loads(answer.body)
-        return body
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

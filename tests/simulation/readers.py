@@ -10,6 +10,7 @@ import asyncio
 import json
 import random
 from collections.abc import Mapping
+from typing import Any
 
 from queryable_app.serve.peers.client import PeerClient, PeerResponse, PeerUnavailable
 from queryable_app.wire.http_text import parse_positions
@@ -29,6 +30,7 @@ from tests.simulation.world import World
 from tests.simulation.writer_keys import CHANGING_KEYS, STABLE_KEYS, changing_key, stable_key
 
 _DEADLINE_SECONDS = 2.0
+_STRONG_DEADLINE_SECONDS = 4.0
 
 
 class Reader:
@@ -78,6 +80,22 @@ class Reader:
     ) -> PeerResponse:
         client = self._http.setdefault(ordinal, PeerClient(address_of(ordinal)))
         return await client.request(method, target.encode(), headers, body, deadline)
+
+    async def ask_strong(self, path: str, counted: str) -> dict[str, Any] | None:
+        """Return the body of a strong read, or None if it failed. Count its status under a name."""
+        ordinal, deadline = self.any_node(), asyncio.get_running_loop().time() + _STRONG_DEADLINE_SECONDS
+        target = f"{path}{'&' if '?' in path else '?'}consistency=strong&deadline-ms=3500"
+        try:
+            answer = await self.ask(ordinal, target, deadline)
+        except PeerUnavailable:
+            return None
+        self.world.event_counts[f"{counted} {answer.status}"] += 1
+        if answer.status in (503, 504):
+            return None
+        if answer.status != 200:
+            raise GuaranteeBroken(f"{host_of(ordinal)} answers {answer.status} {answer.body!r} for {target}")
+        body: dict[str, Any] = json.loads(answer.body)
+        return body
 
     def check(
         self,

@@ -14,6 +14,7 @@ from queryable_app.serve.store.rekeyed_replica import RekeyedReplica
 from queryable_app.serve.store.replica import Replica
 
 SOURCE_RECREATED: Final = "the source topic was deleted and made again"
+_KEPT: Final = ", and onDataLoss is Fail; its rows stay readable. Rebuild would start over"
 
 
 def check_topic(replica: Replica, topic: ObservedTopic, streaming: bool, on_data_loss: OnDataLoss) -> None:
@@ -30,7 +31,7 @@ def check_topic(replica: Replica, topic: ObservedTopic, streaming: bool, on_data
     loss = data_loss_reason(position, replica.store.identity.topic_id, replica.partition, topic)
     if loss is not None:
         if on_data_loss == "Fail":
-            why = f"{loss}, and onDataLoss is Fail; its rows stay readable. Rebuild would start over"
+            why = loss + _KEPT
             if replica.position < topic.earliest[replica.partition]:
                 replica.fail(why)
             else:
@@ -48,9 +49,7 @@ def check_source(replica: RekeyedReplica, source_id: str, on_data_loss: OnDataLo
     topic, and `check_topic` does the rest."""
     own = replica.sources.topic_id.decode(errors="replace")
     if own and source_id not in ("", own) and on_data_loss == "Fail":
-        replica.lose_log(
-            f"{SOURCE_RECREATED}, and onDataLoss is Fail; its rows stay readable. Rebuild would start over"
-        )
+        replica.lose_log(SOURCE_RECREATED + _KEPT)
 
 
 def data_loss_reason(position: int, topic_id: str, partition: int, topic: ObservedTopic) -> str | None:
