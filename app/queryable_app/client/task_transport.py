@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 import httpx
@@ -91,7 +91,7 @@ class AsyncTransport:
                     content=request.body,
                     headers=headers_of(request),
                     timeout=timeouts(seconds),
-                    extensions=self._names.extensions(attempt.address),
+                    extensions={**_closing(attempt.address), **self._names.extensions(attempt.address)},
                 ) as response,
             ):
                 body = bytearray()
@@ -105,3 +105,18 @@ class AsyncTransport:
         # httpx passes on TLS's refusal of the client's certificate.
         except (httpx.TransportError, httpx.InvalidURL, ssl.SSLError) as error:
             return transport_failure(error)
+
+
+def _closing(address: str) -> dict[str, Any]:
+    """Return what closes a connection whose TLS handshake was cancelled: httpcore leaves it to the garbage collector."""
+    if not address.startswith("https:"):
+        return {}
+    connected: list[Any] = []
+
+    async def trace(name: str, info: Mapping[str, Any]) -> None:
+        if name == "connection.connect_tcp.complete":
+            connected.append(info["return_value"])
+        elif name == "connection.start_tls.failed":
+            await connected.pop().aclose()
+
+    return {"trace": trace}

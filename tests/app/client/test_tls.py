@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ from queryable_app.client import (
 from queryable_app.commands.group import qtopic
 from tests.support.certificates import CertificateAuthority, mount, mount_for_localhost
 from tests.support.node_cluster import NodeCluster, three_nodes
+from tests.support.socket_server import SocketServer
 from tests.support.waiting import eventually
 
 SPEC = {"secretRef": {"name": "tls"}}
@@ -145,6 +149,31 @@ def test_client_refuses_a_node_of_another_ca(tmp_path: Path) -> None:
         for ca in (tmp_path / "other", None):
             with QueryableTopic(cluster.addresses, ca=ca) as users:
                 _refuses(users, "certificate verify failed")
+
+
+def test_late_handshake_leaves_no_connection() -> None:
+    """A connection whose handshake is not over by the deadline is closed at once, while the client stays open."""
+    asked, closed = threading.Event(), threading.Event()
+
+    def never_shake_hands(connection: socket.socket) -> None:
+        while connection.recv(4096):
+            asked.set()
+        closed.set()
+
+    async def read(url: str) -> None:
+        async with AsyncQueryableTopic(url, verify=False) as users:
+            with pytest.raises((Unreachable, DeadlineExceeded)):
+                await users.get("key-1", deadline_ms=500)
+            assert asked.is_set()
+            assert await asyncio.to_thread(closed.wait, 10)
+
+    gc.disable()  # it would close the connection, with a warning
+    try:
+        listener = socket.create_server(("127.0.0.1", 0))
+        with SocketServer(listener, never_shake_hands):
+            asyncio.run(read(f"https://127.0.0.1:{listener.getsockname()[1]}"))
+    finally:
+        gc.enable()
 
 
 def test_client_names_the_file_that_it_cannot_use(tmp_path: Path) -> None:
