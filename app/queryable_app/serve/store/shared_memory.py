@@ -21,6 +21,7 @@ _MEMTABLE_BYTES_MAX: Final = (
     8 * _MB
 )  # in a larger one, a write costs the event loop more: up to twice as much at 64 MB
 _ARENA_BLOCK_BYTES: Final = 64 * 1024  # every idle store would pay RocksDB's default of 1 MB twice
+_MEMTABLE_BLOOM_RATIO: Final = 0.02  # of a memtable: 20 bits or more for each of its rows, if they have 100 bytes
 _HASH_RATIO: Final = 0.75  # of keys to buckets in a block
 _ENTRY_BYTES_UNKNOWN: Final = 0  # the cache's table grows with its entries
 _WAL_BYTES_MAX: Final = 64 * _MB  # read again after a crash, before the store answers
@@ -71,13 +72,16 @@ def rocksdb_options(
     alone."""
     table = BlockBasedOptions()
     table.set_block_cache(memory.cache)
+    options = Options(raw_mode=True)
     if not only_ranges:
+        # A read of a key that the memtable lacks would search the memtable in vain, which takes longer than finding it in a file.
+        options.set_memtable_whole_key_filtering(True)
+        options.set_memtable_prefix_bloom_ratio(_MEMTABLE_BLOOM_RATIO)
         table.set_bloom_filter(10, False)
         table.set_data_block_index_type(DataBlockIndexType.binary_and_hash())  # point reads search no block
         table.set_data_block_hash_ratio(_HASH_RATIO)
     table.set_cache_index_and_filter_blocks(True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
-    options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     options.set_block_based_table_factory(table)
