@@ -21,7 +21,7 @@ from typing import Final
 
 import psutil
 
-from bench.freshness import Load, probe
+from bench.freshness import Load, probe, require_no_bad_records
 from bench.harness import Result, document, median, quantiles
 from bench.point_read import WRK_SCRIPT, closed_loop, open_loop_latency
 from bench.server import key_of, value_of
@@ -179,6 +179,7 @@ def freshness(directory: Path, bootstrap: str, seconds: int, rounds: int) -> Ite
                 yield Result(
                     "beside_streams", f"freshness, {setting}, {name}", {**figures}, "not above Kafka Streams"
                 )
+        require_no_bad_records(ours)
 
 
 @contextmanager

@@ -8,9 +8,11 @@ shows it, so it includes the producer, the broker, Spark, the store and HTTP.
 from __future__ import annotations
 
 import http.client
+import json
 import threading
 import time
 import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +26,7 @@ TARGETS = {
     (4, "realtime"): "p99 <= 15 ms",
     (1000, "microbatch"): "p50 <= 200 ms",
 }
-PAD = b'","name":"customer","status":"active","amount":12345.67,"city":"Munich"}'
+VALUE = b'{"name":"customer","status":"active","amount":12345.67,"city":"Munich"}'
 
 
 class Load:
@@ -43,7 +45,7 @@ class Load:
             while sent < due:
                 sent += 1
                 key = b"%016x" % (sent * 2654435761 % 2**48)
-                client.produce(self.topic, key=key, value=b'{"load":"' + PAD[3:])
+                client.produce(self.topic, key=key, value=VALUE)
             client.poll(0)
             self.stop.wait(0.002 if self.per_second > 100 else 0.05)
         client.flush(30)
@@ -89,6 +91,17 @@ def probe(url: str, bootstrap: str, topic: str, seconds: float, pause_s: float =
     connection.close()
 
 
+def require_no_bad_records(url: str) -> None:
+    """Fail if the node could not decode a record: a bad record takes other and slower ways than a good one."""
+    with urllib.request.urlopen(f"{url}/v1/status", timeout=10) as answer:
+        bad = [
+            (replica["partition"], replica["lastBad"])
+            for replica in json.load(answer)["partitions"]
+            if replica["bad"]
+        ]
+    assert not bad, f"partitions with bad records: {bad}"
+
+
 def measure(directory: Path, quick: bool) -> Iterator[Result]:
     seconds = 10 if quick else 30
     with embedded_kafka(directory / "broker") as kafka:
@@ -102,6 +115,7 @@ def measure(directory: Path, quick: bool) -> Iterator[Result]:
                         list(probe(system.url(), kafka.bootstrap, topic, 10))  # warms the JVM
                     for rate in (0, 4, 1000, 5000):
                         yield _case(system, kafka.bootstrap, topic, mode, partitions, rate, seconds)
+                    require_no_bad_records(system.url())
 
 
 def _case(

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.door_serve import DOORS_FILE
-from bench.freshness import Load, wait_until_readable
+from bench.freshness import Load, require_no_bad_records, wait_until_readable
 from bench.harness import Result, document, quantiles
 from tests.integration import topics
 from tests.integration.system import serving
@@ -112,6 +112,7 @@ def measure(directory: Path, quick: bool) -> Iterator[Result]:
                 with Load(kafka.bootstrap, "doors", 1000):
                     list(probes(system.url(), kafka.bootstrap, "doors", 12))  # warms the JVM
                     taken = list(probes(system.url(), kafka.bootstrap, "doors", seconds))
+                require_no_bad_records(system.url())
             finally:
                 ingest.terminate()
                 ingest.wait(30)
