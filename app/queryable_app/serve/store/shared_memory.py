@@ -21,7 +21,9 @@ _MEMTABLE_BYTES_MAX: Final = (
     8 * _MB
 )  # in a larger one, a write costs the event loop more: up to twice as much at 64 MB
 _ARENA_BLOCK_BYTES: Final = 64 * 1024  # every idle store would pay RocksDB's default of 1 MB twice
-_MEMTABLE_BLOOM_RATIO: Final = 0.02  # of a memtable: 20 bits or more for each of its rows, if they have 100 bytes
+_MEMTABLE_BLOOM_RATIO: Final = (
+    0.02  # of a memtable: 20 bits or more for each of its rows, if they have 100 bytes
+)
 _HASH_RATIO: Final = 0.75  # of keys to buckets in a block
 _ENTRY_BYTES_UNKNOWN: Final = 0  # the cache's table grows with its entries
 _WAL_BYTES_MAX: Final = 64 * _MB  # read again after a crash, before the store answers
