@@ -79,9 +79,10 @@ def streams_table(
 
 @contextmanager
 def node(directory: Path, bootstrap: str, topic: str, core: int | None) -> Iterator[str]:
-    """Run a node as `qtopic run` does, and yield its address once it is ready."""
+    """Run a node as `qtopic run` does, and yield its address once it is ready. Fail at the end if it counted a bad record."""
     with running(document(topic, bootstrap), directory / f"node-{topic}", prefix=pinned(core)) as system:
         yield system.url()
+        require_no_bad_records(system)
 
 
 def pinned(core: int | None) -> list[str]:
@@ -179,7 +180,6 @@ def freshness(directory: Path, bootstrap: str, seconds: int, rounds: int) -> Ite
                 yield Result(
                     "beside_streams", f"freshness, {setting}, {name}", {**figures}, "not above Kafka Streams"
                 )
-        require_no_bad_records(ours)
 
 
 @contextmanager

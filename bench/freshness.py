@@ -8,11 +8,9 @@ shows it, so it includes the producer, the broker, Spark, the store and HTTP.
 from __future__ import annotations
 
 import http.client
-import json
 import threading
 import time
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,14 +89,10 @@ def probe(url: str, bootstrap: str, topic: str, seconds: float, pause_s: float =
     connection.close()
 
 
-def require_no_bad_records(url: str) -> None:
-    """Fail if the node could not decode a record: a bad record takes other and slower ways than a good one."""
-    with urllib.request.urlopen(f"{url}/v1/status", timeout=10) as answer:
-        bad = [
-            (replica["partition"], replica["lastBad"])
-            for replica in json.load(answer)["partitions"]
-            if replica["bad"]
-        ]
+def require_no_bad_records(system: System) -> None:
+    """Fail if the node could not decode a record: a bad record costs the node more than a good one."""
+    replicas = system.status()["partitions"]
+    bad = [(replica["partition"], replica["lastBad"]) for replica in replicas if replica["bad"]]
     assert not bad, f"partitions with bad records: {bad}"
 
 
@@ -115,7 +109,7 @@ def measure(directory: Path, quick: bool) -> Iterator[Result]:
                         list(probe(system.url(), kafka.bootstrap, topic, 10))  # warms the JVM
                     for rate in (0, 4, 1000, 5000):
                         yield _case(system, kafka.bootstrap, topic, mode, partitions, rate, seconds)
-                    require_no_bad_records(system.url())
+                    require_no_bad_records(system)
 
 
 def _case(

@@ -112,7 +112,7 @@ def measure(directory: Path, quick: bool) -> Iterator[Result]:
                 with Load(kafka.bootstrap, "doors", 1000):
                     list(probes(system.url(), kafka.bootstrap, "doors", 12))  # warms the JVM
                     taken = list(probes(system.url(), kafka.bootstrap, "doors", seconds))
-                require_no_bad_records(system.url())
+                require_no_bad_records(system)
             finally:
                 ingest.terminate()
                 ingest.wait(30)

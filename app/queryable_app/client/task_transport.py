@@ -91,7 +91,10 @@ class AsyncTransport:
                     content=request.body,
                     headers=headers_of(request),
                     timeout=timeouts(seconds),
-                    extensions={**_closing(attempt.address), **self._names.extensions(attempt.address)},
+                    extensions={
+                        **_close_cancelled_handshake(attempt.address),
+                        **self._names.extensions(attempt.address),
+                    },
                 ) as response,
             ):
                 body = bytearray()
@@ -107,8 +110,8 @@ class AsyncTransport:
             return transport_failure(error)
 
 
-def _closing(address: str) -> dict[str, Any]:
-    """Return what closes a connection whose TLS handshake was cancelled: httpcore leaves it to the garbage collector."""
+def _close_cancelled_handshake(address: str) -> dict[str, Any]:
+    """Return the extension that closes a connection if its TLS handshake is cancelled: httpcore does not."""
     if not address.startswith("https:"):
         return {}
     connected: list[Any] = []

@@ -21,9 +21,7 @@ _MEMTABLE_BYTES_MAX: Final = (
     8 * _MB
 )  # in a larger one, a write costs the event loop more: up to twice as much at 64 MB
 _ARENA_BLOCK_BYTES: Final = 64 * 1024  # every idle store would pay RocksDB's default of 1 MB twice
-_MEMTABLE_BLOOM_RATIO: Final = (
-    0.02  # of a memtable: 20 bits or more for each of its rows, if they have 100 bytes
-)
+_MEMTABLE_BLOOM_RATIO: Final = 0.02  # of a memtable: 16 bits for each row of 100 bytes
 _HASH_RATIO: Final = 0.75  # of keys to buckets in a block
 _ENTRY_BYTES_UNKNOWN: Final = 0  # the cache's table grows with its entries
 _WAL_BYTES_MAX: Final = 64 * _MB  # read again after a crash, before the store answers
@@ -76,7 +74,7 @@ def rocksdb_options(
     table.set_block_cache(memory.cache)
     options = Options(raw_mode=True)
     if not only_ranges:
-        # A read of a key that the memtable lacks would search the memtable in vain, which takes longer than finding it in a file.
+        # Without a filter every read searches the memtable, which costs more than a search of a table file.
         options.set_memtable_whole_key_filtering(True)
         options.set_memtable_prefix_bloom_ratio(_MEMTABLE_BLOOM_RATIO)
         table.set_bloom_filter(10, False)
