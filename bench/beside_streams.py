@@ -138,7 +138,7 @@ def point_reads(directory: Path, bootstrap: str, keys: int, seconds: int, rounds
             yield Result(
                 "beside_streams",
                 f"point reads, {name}",
-                {"requests/s": median(measured), "min": min(measured), "max": max(measured)},
+                {"requests/s": median(measured), "rounds": listed(measured, 0)},
             )
         ratio = median(rates["node"]) / median(rates["Kafka Streams"])
         yield Result("beside_streams", "point reads, ratio", {"x Kafka Streams": round(ratio, 2)}, ">= 1.3")
@@ -150,7 +150,7 @@ def point_reads(directory: Path, bootstrap: str, keys: int, seconds: int, rounds
         yield Result(
             "beside_streams",
             f"point reads, p99 at {half:,.0f}/s",
-            {name: median(measured) for name, measured in p99.items()},
+            figures_of(p99),
             "not above Kafka Streams",
         )
 
@@ -174,12 +174,22 @@ def freshness(directory: Path, bootstrap: str, seconds: int, rounds: int) -> Ite
                         list(probe(url, bootstrap, "fresh", 1))  # it catches up
                         samples[name].append(quantiles(list(probe(url, bootstrap, "fresh", seconds))))
             for name, measured in samples.items():
-                figures = {
-                    quantile: median([one[quantile] for one in measured]) for quantile in ("p50", "p99")
-                }
-                yield Result(
-                    "beside_streams", f"freshness, {setting}, {name}", {**figures}, "not above Kafka Streams"
+                figures = figures_of(
+                    {quantile: [one[quantile] for one in measured] for quantile in ("p50", "p99")}
                 )
+                yield Result(
+                    "beside_streams", f"freshness, {setting}, {name}", figures, "not above Kafka Streams"
+                )
+
+
+def figures_of(measured: Mapping[str, Sequence[float]]) -> dict[str, float | int | str]:
+    """Return the median of each quantity, with all rounds."""
+    return {name: f"{median(rounds):.2f} (rounds {listed(rounds, 2)})" for name, rounds in measured.items()}
+
+
+def listed(rounds: Sequence[float], digits: int) -> str:
+    """Return the figures of all rounds, in their order."""
+    return " ".join(f"{figure:.{digits}f}" for figure in rounds)
 
 
 @contextmanager

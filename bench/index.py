@@ -12,7 +12,6 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -104,7 +103,7 @@ def _fill(node: Served, rows: int) -> None:
     def write(start: int) -> None:
         numbers = range(start, min(rows, start + SLICE_ROWS))
         puts = [(b"%016x" % n, encode_row(Row(n, 1, 0, value(n)))) for n in numbers]
-        replica.apply(puts, replace(replica.state, position=start + len(puts), complete=True))
+        replica.apply(puts, replica.state._replace(position=start + len(puts), complete=True))
 
     for start in range(0, rows, SLICE_ROWS):
         node.on_loop(partial(write, start))

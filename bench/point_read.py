@@ -25,6 +25,7 @@ from bench.harness import Result, median, quantiles
 from bench.server import KINDS, bearer, key_of, value_of
 
 PORTS = {"node": 18080, "asgi": 18081, "fastapi": 18082, "tls": 18083, "token": 18084, "both": 18085}
+COMPARED = ("node", "asgi", "fastapi")
 KEYS = 1_000_000
 
 _UNVERIFIED = ssl.create_default_context()  # of a server that this process has started
@@ -117,12 +118,12 @@ def measure(directory: Path, quick: bool) -> Iterator[Result]:
     store.mkdir()
     script.write_text(WRK_SCRIPT.replace("KEYS", str(KEYS)))
     subprocess.run([sys.executable, "-m", "bench.server", "fill", str(store), str(KEYS)], check=True)
-    rates: dict[str, list[float]] = {kind: [] for kind in PORTS}
+    rates: dict[str, list[float]] = {kind: [] for kind in COMPARED}
     for _ in range(rounds):
-        for kind in PORTS:
+        for kind in COMPARED:
             with server(kind, store) as port:
                 rates[kind].append(closed_loop(port, script, seconds))
-    node, asgi, route = (median(rates[kind]) for kind in ("node", "asgi", "fastapi"))
+    node, asgi, route = (median(rates[kind]) for kind in COMPARED)
     for kind, target in (("node", ">= 40 K/s"), ("asgi", ""), ("fastapi", "")):
         figures = {"requests/s": median(rates[kind]), "min": min(rates[kind]), "max": max(rates[kind])}
         yield Result("point_read", kind, {**figures}, target)

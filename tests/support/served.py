@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -122,8 +121,7 @@ class Served:
             replica = self.node.replicas.by_partition[where]
             offset = max(0, replica.position)
             of_record = count_mismatches([key], where, partitions)
-            state = replace(
-                replica.state,
+            state = replica.state._replace(
                 position=offset + 1,
                 rows=replica.state.rows + 1,
                 mismatches=sum_of_mismatches((replica.state.mismatches, of_record)),
@@ -184,7 +182,7 @@ class Served:
                     if partition_for(b"key-%06d" % n, "murmur2", partitions) == partition
                 ]
                 puts = [(b"key-%06d" % n, encode_row(Row(o, 1, 0, value(n)))) for o, n in enumerate(numbers)]
-                replica.apply(puts, replace(replica.state, position=len(puts), rows=len(puts)))
+                replica.apply(puts, replica.state._replace(position=len(puts), rows=len(puts)))
                 replica.note_end_offset(monotonic_ms(), replica.position)
 
         self.on_loop(write)

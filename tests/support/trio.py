@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,7 +86,7 @@ class Trio(NodeCluster):
 
 def complete(source: StoreContent) -> StoreContent:
     """Return what a hydrated replica contains: the same rows, and not yet complete."""
-    return StoreContent(source.rows, replace(source.state, complete=False))
+    return StoreContent(source.rows, source.state._replace(complete=False))
 
 
 def leftovers_are_gone(trio: Trio) -> bool:

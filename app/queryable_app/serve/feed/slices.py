@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -217,8 +216,7 @@ class Slices:
         whole = header.first_offset >= state.position and not stopped
         replica.apply(
             changes.puts,
-            replace(
-                state,
+            state._replace(
                 position=max(position, state.position),
                 rows=state.rows + len(rows) - changes.skipped - changes.tombstones,
                 deletes=state.deletes + changes.tombstones - kinds[row_frames.DROPPED],
@@ -283,8 +281,12 @@ def _follows(header: SliceHeader, other: SliceHeader) -> bool:
 
 
 def _mismatches_of_all(state: ReplicaState, header: SliceHeader) -> MismatchCounts:
-    of_slice = (header.mismatches_murmur2, header.mismatches_crc32, header.mismatches_fnv1a)
-    return sum_of_mismatches((state.mismatches, of_slice))
+    murmur2, crc32, fnv1a = state.mismatches
+    return (
+        murmur2 + header.mismatches_murmur2,
+        crc32 + header.mismatches_crc32,
+        fnv1a + header.mismatches_fnv1a,
+    )
 
 
 def _shown(row: SliceRow, header: SliceHeader) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -87,7 +86,7 @@ class OffsetGaps(Background):
         reached = await self._first_record(consumer, replica, end)
         position = min(reached, end)
         if replica.incarnation is incarnation and replica.writable and position > replica.position:
-            replica.apply((), replace(replica.state, position=position))
+            replica.apply((), replica.state._replace(position=position))
 
     async def _first_record(self, consumer: AIOKafkaConsumer, replica: Replica, end: int) -> int:
         """Return up to which offset there is no record from the position on, and note the record that is there."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -109,7 +108,7 @@ class StagingDirectory:
                         f"the store is at position {store.state.position}, and its manifest says {manifest.position}"
                     )
                 store.verify()
-                store.apply((), replace(store.state, complete=False))
+                store.apply((), store.state._replace(complete=False))
             finally:
                 store.close()
         except StoreError as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from random import random
 from typing import Any, Final, Literal
 
@@ -196,7 +195,7 @@ class Replica:
         behind the rows."""
         changes = (deletes, clock, sources, entries, deleted_ranges)
         if not state.complete and self._reaches_end(state, sources):
-            state = replace(state, complete=True)
+            state = state._replace(complete=True)
         if self.write(lambda store: store.apply(puts, state, last_bad, *changes)):
             self._position_changed()
 
@@ -305,7 +304,7 @@ class Replica:
     def require_catch_up(self) -> None:
         """Mark the replica incomplete until it reaches the next end offset: it missed records that other replicas applied."""
         self._forget_end_offset()
-        self.apply((), replace(self.state, complete=False))
+        self.apply((), self.state._replace(complete=False))
 
     def _forget_end_offset(self) -> None:
         self.end_offset = self.fresh_as_of_ms = -1

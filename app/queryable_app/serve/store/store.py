@@ -401,7 +401,13 @@ class Store:
             self._in_thread(),
             suppress(Exception),
         ):  # closed meanwhile, or a broken disk, which the next write reports
-            self._db.flush()
+            self._flush_families()
+
+    def _flush_families(self) -> None:
+        """Flush each family. RocksDB flushes them together by itself, but not when it is asked for one."""
+        for family in (self._db, self._entries, self._index, self._versions):
+            if family is not None:
+                family.flush()
 
     def checkpoint(self, path: Path) -> None:
         """Write the present content to a new directory, as hard links and small files. Holds all threads: for milliseconds right
@@ -431,7 +437,7 @@ class Store:
             return
         self._closed = True
         with suppress(Exception):  # then the next start reads the write-ahead log
-            self._db.flush()
+            self._flush_families()
         del self._meta, self._entries
         self._index = self._index_family = None
         self._versions = self.history = None

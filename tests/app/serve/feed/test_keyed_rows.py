@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -62,7 +61,7 @@ def keyed_node(directory: Path, **more: Any) -> Node:
 
 
 def complete(replica: Replica) -> None:
-    replica.apply((), replace(replica.state, complete=True))
+    replica.apply((), replica.state._replace(complete=True))
 
 
 def rows_of(node: Node) -> dict[bytes, bytes | None]:

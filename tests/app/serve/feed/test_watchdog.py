@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ def node(tmp_path: Path) -> Node:
     opened = open_node(tmp_path, 2)
     opened.ingest_status.enter("streaming")
     for replica in opened.replicas.by_partition.values():
-        replica.apply((), replace(replica.state, position=5))
+        replica.apply((), replica.state._replace(position=5))
         replica.note_end_offset(1, 9)
         replica.pending_record_offset = 5
     return opened
@@ -33,7 +32,7 @@ def watch(node: Node, seconds: float, moves: int | None = None) -> list[str]:
     for second in range(int(seconds)):
         if moves is not None:
             replica = node.replicas.by_partition[moves]
-            replica.apply((), replace(replica.state, position=replica.position + 1))
+            replica.apply((), replica.state._replace(position=replica.position + 1))
             replica.pending_record_offset = replica.position
         node.watchdog.look(began + second)
     return restarts
@@ -83,7 +82,7 @@ def test_stall_ends_when_the_position_moves(node: Node, capsys: pytest.CaptureFi
     """The log has a line, and status no longer names the replica."""
     watch(node, 30)
     for replica in node.replicas.by_partition.values():
-        replica.apply((), replace(replica.state, position=6))
+        replica.apply((), replica.state._replace(position=6))
     watch(node, 2)
 
     assert node.watchdog.stalled == {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -85,14 +84,14 @@ def test_gap_is_proven_in_a_recreated_topic(tmp_path: Path) -> None:
         consumer = BlockingConsumer(topic_of(records=100, markers=0))
         async with running(tmp_path, OffsetGaps, consumer) as (replicas, _):
             replica = replicas.by_partition[0]
-            replica.apply((), replace(replica.state, position=90))
+            replica.apply((), replica.state._replace(position=90))
             replica.note_end_offset(1, 100)
             await until("the record is seen", lambda: replica.pending_record_offset == 90)
 
             consumer._topics = {"users": topic_of(records=3, markers=2)}
             replica.rebuild()
             replica.note_end_offset(2, 5)
-            replica.apply((), replace(replica.state, position=3))
+            replica.apply((), replica.state._replace(position=3))
             await until("the markers are passed", lambda: replica.position == 5)
             assert replica.complete
 
@@ -106,7 +105,7 @@ def test_proof_from_before_a_rebuild_moves_no_position(tmp_path: Path) -> None:
         consumer = BlockingConsumer(topic_of(records=10, markers=20))
         async with running(tmp_path, OffsetGaps, consumer) as (replicas, _):
             replica = replicas.by_partition[0]
-            replica.apply((), replace(replica.state, position=10))
+            replica.apply((), replica.state._replace(position=10))
             replica.note_end_offset(1, 30)
             await consumer.hold()
             replica.rebuild()
@@ -145,7 +144,7 @@ def test_record_of_an_internal_topic_is_found_and_moves_no_position(tmp_path: Pa
         async with running(tmp_path, PendingRecords, consumer, **rekeyed) as (replicas, _):
             replica = replicas.by_partition[0]
             assert isinstance(replica, RekeyedReplica)
-            replica.apply((), replace(replica.state, position=3))
+            replica.apply((), replica.state._replace(position=3))
             replica.note_source_ends(1, (1,))  # lower than the position in the internal topic
             await until("the record is seen", lambda: replica.pending_record_offset == 3)
             assert replica.position == 3

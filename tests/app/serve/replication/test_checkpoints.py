@@ -6,7 +6,6 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,9 +124,9 @@ def test_checkpoint_of_an_incomplete_replica_is_refused(node: Served) -> None:
 
     too_small = create(node, records_min=501)
     elsewhere = create(node, partition=7)
-    node.on_loop(lambda: replica.store.apply((), replace(replica.state, complete=False)))
+    node.on_loop(lambda: replica.store.apply((), replica.state._replace(complete=False)))
     incomplete = create(node)
-    node.on_loop(lambda: replica.store.apply((), replace(replica.state, complete=True)))
+    node.on_loop(lambda: replica.store.apply((), replica.state._replace(complete=True)))
     node.on_loop(lambda: replica.fail("a broken disk"))
     failed = create(node)
 

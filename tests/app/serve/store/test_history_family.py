@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
@@ -57,7 +56,7 @@ def apply(store: Store, log: Sequence[Record], first: int, sizes: Sequence[int] 
         state = store.state
         store.apply(
             rows,
-            replace(state, position=first + at, rows=state.rows + len(part), last_timestamp_ms=part[-1][1]),
+            state._replace(position=first + at, rows=state.rows + len(part), last_timestamp_ms=part[-1][1]),
         )
 
 

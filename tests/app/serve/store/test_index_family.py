@@ -73,6 +73,17 @@ RECORDS = st.lists(
 )
 
 
+def test_flush_leaves_neither_rows_nor_entries_in_memory(node: Node) -> None:
+    """A flush writes the entries of the indexes out with their rows, so a checkpoint right after it is quick."""
+    node.slices.apply(slice_payload(*[put(n, b"k%d" % n, value_of("ada" * 20, n)) for n in range(500)]))
+    store = node.replicas.by_partition[0].store
+    assert store.unflushed_bytes() > 10_000
+
+    store.flush()
+
+    assert store.unflushed_bytes() < 10_000
+
+
 def test_entries_are_those_of_the_rows_after_any_slices(node: Node) -> None:
     """Updates, deletes, several records of a key in a slice and replays of any part leave no entry behind, and lack none."""
     replica = node.replicas.by_partition[0]

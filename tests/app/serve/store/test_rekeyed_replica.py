@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from queryable_app.policy.source_positions import SourcePositions
@@ -23,7 +22,7 @@ def _apply(replica: RekeyedReplica, offsets: tuple[int, int]) -> None:
     for partition, offset in enumerate(offsets):
         sources.take(Envelope(partition, 0, 0, 0, 1, 0, 0))
         sources.take(Envelope(partition, offset, 0, 0, 1, 1, 0))
-    replica.apply((), replace(replica.state, position=replica.position + 1), sources=sources)
+    replica.apply((), replica.state._replace(position=replica.position + 1), sources=sources)
 
 
 def test_source_positions_survive_a_restart(tmp_path: Path) -> None:
