@@ -27,6 +27,7 @@ from queryable_app.serve.base.step_budget import ITEM_BYTES, StepBudget
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers.peers import DEADLINE_HEADER
 from queryable_app.serve.reads.change_sources import local_changes
+from queryable_app.serve.reads.chosen_replica import ChosenReplica, started_over
 from queryable_app.serve.reads.coverage import readable_local_replicas, within_deadline
 from queryable_app.serve.reads.covered_reads import count_here
 from queryable_app.serve.reads.multi_get import VALUE_BYTES_MAX, rows_of_keys, values_too_large
@@ -40,6 +41,8 @@ from queryable_app.serve.reads.peer_reads import (
     LOOKS_MAX,
     ROWS,
     ROWS_MAX,
+    Chosen,
+    Positions,
     marks_from_json,
     marks_to_json,
     refusal_to_json,
@@ -48,9 +51,9 @@ from queryable_app.serve.reads.point import Reads, not_hosted_here
 from queryable_app.serve.reads.replica_progress import progress_of, progress_to_json
 from queryable_app.serve.reads.row_filter import LOOKED_AT, row_filter
 from queryable_app.serve.reads.scans import BATCH_ROWS, Bounds, IndexPart, local_rows, one_row_of_each_key
-from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.as_of import as_of_from_json
 from queryable_app.wire.checked import (
+    OFFSET_MAX,
     Malformed,
     base64_bytes,
     by_partition,
@@ -110,7 +113,7 @@ class _PeerReads:
         """Answer the next rows, with all rows of the last key."""
         body = await internal_body(request, self._node)
         with refuse_malformed_body():
-            positions = field(body, "positions", by_partition(offset))
+            chosen = _chosen(body)
             start, stop = (field(body, name, optional(base64_bytes)) for name in ("start", "stop"))
             starts = field(body, "starts", _starts) if "starts" in body else None
             index = field(body, "index", self._index_part) if "index" in body else None
@@ -123,7 +126,7 @@ class _PeerReads:
             rows_max = field(body, "rowsMax", whole(1, ROWS_MAX)) if "rowsMax" in body else ROWS_MAX
             where = field(body, "where", _where) if "where" in body else None
             looks_max = LOOKS_MAX if where is None else field(body, "looksMax", whole(1, LOOKS_MAX))
-        replicas = self._replicas_at(positions)
+        replicas = self._replicas_at(chosen)
         row_matches, looks = row_filter(self._node, where), LookBudget(looks_max, LOOK_BYTES_MAX)
         wanted = rows_max + 1 if row_matches is None else BATCH_ROWS
         found = local_rows(replicas, bounds, self._node.read_admission.yield_slot, wanted)
@@ -166,15 +169,15 @@ class _PeerReads:
         body = await internal_body(request, self._node)
         with refuse_malformed_body():
             wanted = await decoded_keys(field(body, "keys", by_partition(list_of(text))))
-            positions = field(body, "positions", by_partition(offset))
-            if not wanted.keys() <= positions.keys():
+            chosen = _chosen(body)
+            if not wanted.keys() <= chosen.keys():
                 raise Malformed("positions: not of all partitions of the keys")
             # A node of an earlier version asks for all of them at once.
             bytes_max = (
                 field(body, "bytesMax", whole(1, VALUE_BYTES_MAX)) if "bytesMax" in body else VALUE_BYTES_MAX
             )
         replicas = {
-            replica.partition: replica for replica in self._replicas_at({p: positions[p] for p in wanted})
+            replica.partition: replica for replica in self._replicas_at({p: chosen[p] for p in wanted})
         }
         found: list[RawRow] = []
         answered = weight = 0
@@ -196,10 +199,10 @@ class _PeerReads:
         """Answer how many rows the replicas have."""
         body = await internal_body(request, self._node)
         with refuse_malformed_body():
-            positions = field(body, "positions", by_partition(offset))
+            chosen = _chosen(body)
             approximate = field(body, "approximate", flag)
             where = field(body, "where", _where) if "where" in body else None
-        replicas = self._replicas_at(positions)
+        replicas = self._replicas_at(chosen)
         async with within_deadline(_deadline(request)):
             counted = await count_here(self._reads, replicas, approximate, where)
         return _frames({"count": counted} if where is None else {"count": counted, "where": where.text})
@@ -216,14 +219,18 @@ class _PeerReads:
         compacted = {p: until for p, (_, _, until) in portions.items() if until >= 0}
         return _frames({"marks": marks_to_json(following), "compacted": compacted}, rows)
 
-    def _replicas_at(self, positions: Mapping[int, int]) -> list[Replica]:
-        """Return the replicas that answered `cover` with these positions, but none that has replaced one since and is behind."""
+    def _replicas_at(self, positions: Positions) -> list[ChosenReplica]:
+        """Return the replicas that answered `cover` with these positions, but none that was emptied or replaced since and is
+        behind."""
         replicas = []
-        for partition, position in positions.items():
+        for partition, chosen in positions.items():
             replica = self._node.replicas.assigned_or_removing(partition)  # a scan may end on a removed one
-            if replica is None or next_offset(replica) < position:
+            if replica is None:
                 raise not_hosted_here(partition)
-            replicas.append(replica)
+            # The position alone does not tell: one that was emptied may have passed it with records that replace others.
+            if next_offset(replica) < chosen.position or (chosen.complete and not replica.complete):
+                raise started_over(partition)
+            replicas.append(ChosenReplica.of(replica))
         return replicas
 
 
@@ -238,6 +245,14 @@ async def decoded_keys(encoded: Mapping[int, Sequence[str]]) -> dict[int, list[b
             decoded += field({"keys": portion}, "keys", list_of(base64_bytes))
             await steps.spend(len(portion) * ITEM_BYTES + sum(map(len, portion)))
     return wanted
+
+
+def _chosen(body: Mapping[str, object]) -> dict[int, Chosen]:
+    """Return the replicas that a request names. Raises Malformed."""
+    positions = field(body, "positions", by_partition(offset))
+    # A node of an earlier version does not say which were complete.
+    complete = {*field(body, "complete", list_of(whole(0, OFFSET_MAX)))} if "complete" in body else ()
+    return {partition: Chosen(at, partition in complete) for partition, at in positions.items()}
 
 
 def _starts(value: object) -> tuple[int, int]:

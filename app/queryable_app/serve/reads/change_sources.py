@@ -15,7 +15,7 @@ from queryable_app.serve.reads import peer_reads
 from queryable_app.serve.reads.peer_reads import ReplicasLost
 from queryable_app.serve.reads.point import Reads, not_hosted_here
 from queryable_app.serve.store.replica import Replica, wait_for_any
-from queryable_app.serve.store.replica_changes import Portion, needed_position, read_changes
+from queryable_app.serve.store.replica_changes import Portion, gives_changes, needed_position, read_changes
 from queryable_app.wire.change_log import Mark
 
 HERE: Final = -1
@@ -54,8 +54,9 @@ class ChangeSources:
             return HERE
         others = self._reads.node.peers.candidates(partition)
         preferred = [ordinal for ordinal in others if not self._avoids(ordinal)]
+        complete = [o for o in preferred if self._reads.node.peers.has_complete_replica(o, partition)]
         if preferred:
-            return preferred[0]
+            return (complete or preferred)[0]
         return HERE if hosted or not others else others[0]
 
     async def read(self, source: int, marks: Marks, wait_seconds: float) -> Portions:
@@ -88,8 +89,12 @@ async def local_changes(reads: Reads, marks: Marks, wait_seconds: float) -> Port
             return portions
         if asyncio.get_running_loop().time() >= deadline:
             return portions
-        waited = [(_replica(reads, partition), needed_position(mark)) for partition, mark in marks.items()]
-        await wait_for_any(waited, deadline)
+        replicas = [(_replica(reads, partition), needed_position(mark)) for partition, mark in marks.items()]
+        waited = [(replica, position) for replica, position in replicas if gives_changes(replica)]
+        if waited:
+            await wait_for_any(waited, deadline)
+        else:
+            await asyncio.sleep(deadline - asyncio.get_running_loop().time())
 
 
 def _replica(reads: Reads, partition: int) -> Replica:

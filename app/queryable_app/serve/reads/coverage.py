@@ -17,7 +17,8 @@ from typing import Final, TypeVar
 from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure, Reason
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.policy.freshness import ReadOptions, absent
-from queryable_app.serve.reads.peer_reads import Positions, ReplicasLost
+from queryable_app.serve.reads.chosen_replica import ChosenReplica
+from queryable_app.serve.reads.peer_reads import Chosen, Positions, ReplicasLost
 from queryable_app.serve.reads.point import Reads, not_hosted_here
 from queryable_app.serve.reads.remote_search import RemoteSearch
 from queryable_app.serve.reads.replica_progress import ReplicaProgress, positions_of, progress_of
@@ -34,7 +35,7 @@ _REPLY_RESERVE_SECONDS: Final = 0.01  # a peer whose time is over says so a litt
 class Coverage:
     """The replicas that answer a read, and what the answer says about them."""
 
-    local: Mapping[int, Replica]
+    local: Mapping[int, ChosenReplica]
     remote: Mapping[int, Positions]
     """Ordinal → the partitions that the node answers, and the positions of their replicas."""
     missing: tuple[int, ...]
@@ -112,7 +113,7 @@ async def coverage(
     if partial:
         deadline = half_of_remaining_time(deadline)
     hosted = reads.replicas.by_partition.keys() & partitions
-    local: dict[int, Replica] = {}
+    local: dict[int, ChosenReplica] = {}
     progress: dict[int, ReplicaProgress] = {}
     searches: list[RemoteSearch] = []
 
@@ -121,7 +122,7 @@ async def coverage(
         replicas, refusals = await readable_local_replicas(
             reads, sorted(hosted), options, deadline, last, undamaged
         )
-        local.update(replicas)
+        local.update({partition: ChosenReplica.of(replica) for partition, replica in replicas.items()})
         now_ms = monotonic_ms()
         progress.update({partition: progress_of(replica, now_ms) for partition, replica in replicas.items()})
         await search_elsewhere(refusals)
@@ -142,7 +143,7 @@ async def coverage(
 
 def _compose(
     reads: Reads,
-    local: Mapping[int, Replica],
+    local: Mapping[int, ChosenReplica],
     progress: dict[int, ReplicaProgress],
     searches: Sequence[RemoteSearch],
     partial: bool | None,
@@ -150,12 +151,15 @@ def _compose(
 ) -> Coverage:
     """Return what the searches found, here and elsewhere. Raises Failure if the read is not whole and a part is not enough."""
     refusals: dict[int, Failure] = {}
-    remote: dict[int, dict[int, int]] = {}
+    remote: dict[int, dict[int, Chosen]] = {}
     for search in searches:
         refusals |= search.refusals
         for ordinal, covered in search.covered.items():
             progress |= covered
-            positions = {partition: replica.position for partition, replica in covered.items()}
+            positions = {
+                partition: Chosen(replica.position, replica.complete)
+                for partition, replica in covered.items()
+            }
             remote.setdefault(ordinal, {}).update(positions)
     if refusals and not partial:
         raise _missing_partitions_failure(refusals, partial is not None)

@@ -13,6 +13,7 @@ from queryable_app.serve.base.combining import added_counts
 from queryable_app.serve.base.look_budget import LookBudget
 from queryable_app.serve.base.peer_frames import RawRow
 from queryable_app.serve.reads import peer_reads
+from queryable_app.serve.reads.chosen_replica import ChosenReplica
 from queryable_app.serve.reads.coverage import Coverage, half_of_remaining_time, read_partitions
 from queryable_app.serve.reads.multi_get import (
     VALUE_BYTES_MAX,
@@ -40,7 +41,6 @@ from queryable_app.serve.reads.scans import (
     within_budget,
 )
 from queryable_app.serve.reads.stored_row import stored_row
-from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.http_text import Answer
 from queryable_app.wire.where import Where
 
@@ -229,7 +229,7 @@ async def count_covered(
 
 
 async def count_here(
-    reads: Reads, replicas: Sequence[Replica], approximate: bool, where: Where | None
+    reads: Reads, replicas: Sequence[ChosenReplica], approximate: bool, where: Where | None
 ) -> int:
     """Count the keys of replicas of this node, those whose rows match."""
     yield_slot = reads.node.read_admission.yield_slot

@@ -17,10 +17,10 @@ from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.base.combining import Combine
 from queryable_app.serve.base.peer_frames import RawRow
 from queryable_app.serve.base.step_budget import ITEM_BYTES, RENDERING_FACTOR, StepBudget
+from queryable_app.serve.reads.chosen_replica import ChosenReplica
 from queryable_app.serve.reads.partitions_in_steps import partitions_in_steps
 from queryable_app.serve.reads.scans import key_json
 from queryable_app.serve.reads.stored_row import StoredRow, stored_row
-from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.disk_format import ROW_HEADER_SIZE
 from queryable_app.wire.partitioners import Partitioning
 from queryable_app.wire.serde import KeyCodec
@@ -86,7 +86,7 @@ def add_rows(rows: Rows, batch: Sequence[RawRow], combine: Combine) -> int:
 
 
 async def rows_of_keys(
-    replicas: Mapping[int, Replica], keys: Keys, yield_slot: YieldSlot
+    replicas: Mapping[int, ChosenReplica], keys: Keys, yield_slot: YieldSlot
 ) -> AsyncGenerator[tuple[int, list[RawRow]], None]:
     """Yield the rows of the keys, in order and in batches of about a megabyte, each with the number of keys looked up for it."""
     since_yield, batch_keys = 0, _FIRST_BATCH_KEYS

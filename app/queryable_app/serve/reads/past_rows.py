@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from queryable_app.errors import Failure, Reason
 from queryable_app.policy.freshness import lag_ms, next_offset, position_text
+from queryable_app.serve.reads.chosen_replica import ChosenReplica
 from queryable_app.serve.reads.window_seeks import PASSED_OVER
 from queryable_app.serve.store.history_family import HistoryFamily, position_at
 from queryable_app.serve.store.replica import Replica
@@ -48,7 +49,7 @@ def version_range_from_json(raw: Any) -> VersionRange:
     return VersionRange(field(raw, "group", base64_bytes), first, after)
 
 
-def history_of(replica: Replica) -> HistoryFamily:
+def history_of(replica: Replica | ChosenReplica) -> HistoryFamily:
     """Return the versions of a replica of a view with history."""
     history = replica.store.history
     assert history is not None
@@ -87,7 +88,7 @@ def _not_reached(replica: Replica, what: str) -> Failure:
 
 
 def rows_as_of(
-    replica: Replica, as_of: AsOf, start: bytes | None, stop: bytes | None, reverse: bool
+    replica: ChosenReplica, as_of: AsOf, start: bytes | None, stop: bytes | None, reverse: bool
 ) -> Pairs:
     """Iterate over the rows of `[start, stop)` as they were, and some without content between them."""
     history, position = history_of(replica), as_of.positions.get(replica.partition)
@@ -100,7 +101,7 @@ def rows_as_of(
 
 
 def versions(
-    replica: Replica, wanted: VersionRange, start: bytes | None, stop: bytes | None, reverse: bool
+    replica: ChosenReplica, wanted: VersionRange, start: bytes | None, stop: bytes | None, reverse: bool
 ) -> Pairs:
     """Iterate over the versions of a key in `[start, stop)`, the newest first unless `reverse`."""
     history, store, group = history_of(replica), replica.store, wanted.group

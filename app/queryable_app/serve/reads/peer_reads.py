@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from queryable_app.aggregates.clock import NO_TIME_MS
 from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure, Reason
@@ -67,12 +67,20 @@ REQUEST_KEYS_BYTES_MAX: Final = 1 << 20
 _CHANGES_SECONDS: Final = 2.0
 """How long an answer with changes may take beyond the wait for them."""
 
-Positions = Mapping[int, int]
-"""Partition → the position of its replica when the node said that it may answer.
 
-If the replica is behind that when it is read, another one has taken its place: it was damaged and replaced, or its node lost
-power.
-"""
+class Chosen(NamedTuple):
+    """Describe a replica of another node when that node said that it may answer.
+
+    If it is behind this when it is read, it was emptied since, or another one has taken its place: it was damaged and replaced,
+    or its node lost power.
+    """
+
+    position: int
+    complete: bool
+
+
+Positions = Mapping[int, Chosen]
+"""By partition."""
 
 ParseAnswer = Callable[[dict[str, Any], list[RawRow]], T]
 """Parse the head and the rows of an answer. Raises any exception if they are malformed."""
@@ -152,7 +160,7 @@ async def rows(
     while True:
         limit = {} if rows_max is None else {"rowsMax": rows_max}
         body = {
-            "positions": _positions_json(positions),
+            **_positions_json(positions),
             "start": _base64(bounds.start),
             "stop": _base64(bounds.stop),
             "reverse": bounds.reverse,
@@ -197,9 +205,9 @@ async def keys(
                 break
             encoded.setdefault(str(partition), []).append(text)
             sent += 1
-        of_batch = {partition: positions[int(partition)] for partition in encoded}
-        body = {"positions": of_batch, "keys": encoded, "bytesMax": KEYS_BYTES_MAX}
-        elsewhere = [int(partition) for partition in encoded] if may_retry_elsewhere else None
+        of_batch = {int(partition): positions[int(partition)] for partition in encoded}
+        body = {**_positions_json(of_batch), "keys": encoded, "bytesMax": KEYS_BYTES_MAX}
+        elsewhere = of_batch if may_retry_elsewhere else None
         answered, batch = await _read(peers, ordinal, KEYS, body, deadline, _keys_answer, elsewhere)
         yield batch
         if answered is None:  # a node of an earlier version answers all of them
@@ -217,7 +225,7 @@ async def count(
     where: Where | None = None,
 ) -> int:
     """Return how many keys a node's replicas have, of those that match. Raises ReplicasLost."""
-    body = {"positions": _positions_json(positions), "approximate": approximate}
+    body: dict[str, Any] = {**_positions_json(positions), "approximate": approximate}
     if where is not None:
         body["where"] = where.text
     elsewhere = positions if may_retry_elsewhere else None
@@ -380,5 +388,9 @@ def _base64(key: bytes | None) -> str | None:
     return None if key is None else b64encode(key).decode()
 
 
-def _positions_json(positions: Positions) -> dict[str, int]:
-    return {str(partition): position for partition, position in positions.items()}
+def _positions_json(positions: Positions) -> dict[str, Any]:
+    """Return the fields of a request that name the replicas. A node of an earlier version ignores which were complete."""
+    return {
+        "positions": {str(partition): chosen.position for partition, chosen in positions.items()},
+        "complete": [partition for partition, chosen in positions.items() if chosen.complete],
+    }

@@ -30,9 +30,9 @@ from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.base.combining import Combine
 from queryable_app.serve.base.look_budget import LookBudget
 from queryable_app.serve.base.peer_frames import RawRow
+from queryable_app.serve.reads.chosen_replica import ChosenReplica
 from queryable_app.serve.reads.past_rows import VersionRange, rows_as_of, versions
 from queryable_app.serve.reads.window_seeks import PASSED_OVER, rows_of_starts
-from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.as_of import AsOf
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE
 from queryable_app.wire.index_keys import after_value
@@ -105,7 +105,7 @@ class Page:
 
 
 async def local_rows(
-    replicas: Sequence[Replica], bounds: Bounds, yield_slot: YieldSlot, wanted: int = BATCH_ROWS
+    replicas: Sequence[ChosenReplica], bounds: Bounds, yield_slot: YieldSlot, wanted: int = BATCH_ROWS
 ) -> Batches:
     """Yield the rows of these replicas in key order, tombstones and expired ones too. Closing it releases the stores.
 
@@ -117,7 +117,7 @@ async def local_rows(
     try:
         while True:
             for replica in replicas:
-                _ = replica.store  # raises once the replica has been removed from the node
+                _ = replica.store  # raises once the replica has left the node or started over
             for source in sources:
                 source.read(rows, BATCH_BYTES // share)
             due = _due_rows(sources, bounds.reverse)
@@ -136,7 +136,7 @@ async def local_rows(
 class _ReplicaRows:
     """Read the rows of one replica ahead, so that rows of several are merged many at a time."""
 
-    def __init__(self, replica: Replica, bounds: Bounds) -> None:
+    def __init__(self, replica: ChosenReplica, bounds: Bounds) -> None:
         self.pending: list[RawRow] = []
         self.ended = False
         self._large = False  # the last read ended at `bytes_max`
@@ -424,7 +424,7 @@ async def count(batches: AsyncIterator[list[RawRow]]) -> int:
     return live
 
 
-async def count_local(replicas: Sequence[Replica], approximate: bool, yield_slot: YieldSlot) -> int:
+async def count_local(replicas: Sequence[ChosenReplica], approximate: bool, yield_slot: YieldSlot) -> int:
     """Count the keys of these replicas, each of which must be in one of them only.
 
     With `approximate`, rows are read only where a replica has no estimate yet.

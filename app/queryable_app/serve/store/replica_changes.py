@@ -37,9 +37,9 @@ class Portion(NamedTuple):
 
 
 def read_changes(replica: Replica, mark: Mark) -> Portion:
-    """Return the changes from the mark on. A replica that is behind the mark has none."""
+    """Return the changes from the mark on. A replica that is behind the mark has none, nor has one that may not give any."""
     position = next_offset(replica)
-    if position < needed_position(mark):
+    if position < needed_position(mark) or not gives_changes(replica):
         return Portion((), mark)
     if not mark.catching_up:
         if mark.position >= log_start(replica.store):
@@ -47,6 +47,14 @@ def read_changes(replica: Replica, mark: Mark) -> Portion:
         portion = _from_rows(replica, Mark(mark.position, position))
         return portion._replace(compacted_until=position)
     return _from_rows(replica, mark)
+
+
+def gives_changes(replica: Replica) -> bool:
+    """Return whether marks mean the same to this replica as to others: in a rekeyed view, once it is complete.
+
+    If its internal topic has lost records, it takes them later than the others did. A reader that went past them here and
+    continued at another replica would miss them."""
+    return replica.complete or not replica.source_offsets
 
 
 def needed_position(mark: Mark) -> int:

@@ -154,7 +154,7 @@ def test_new_replica_hydrates_from_a_peer(two: Two) -> None:
         assert http.get(f"/v1/keys/{KEYS[0]}").status_code == 200
 
 
-@pytest.mark.parametrize(
+PEER_READS = pytest.mark.parametrize(
     ("path", "body"),
     [
         ("rows", {"start": None, "stop": None, "reverse": False}),
@@ -162,6 +162,9 @@ def test_new_replica_hydrates_from_a_peer(two: Two) -> None:
         ("count", {"approximate": False}),
     ],
 )
+
+
+@PEER_READS
 def test_replica_behind_its_reported_position_does_not_answer(
     two: Two, path: str, body: dict[str, object]
 ) -> None:
@@ -172,7 +175,24 @@ def test_replica_behind_its_reported_position_does_not_answer(
     with source.client(headers=HEADERS) as http:
         there = http.post(f"/internal/v1/{path}", json={**body, "positions": {"1": position}})
         behind = http.post(f"/internal/v1/{path}", json={**body, "positions": {"1": position + 1}})
-    assert (there.status_code, behind.status_code) == (200, 421)
+    assert (there.status_code, behind.status_code) == (200, 503)
+
+
+@PEER_READS
+def test_replica_that_was_complete_and_is_not_any_more_does_not_answer(
+    two: Two, path: str, body: dict[str, object]
+) -> None:
+    """A replica that was emptied after it answered cover does not answer, though its position is greater by now."""
+    source = two.nodes[0]
+    source.fill(len(KEYS))
+    replica = source.node.replicas.by_partition[1]
+    request = {**body, "positions": {"1": replica.position}}
+    with source.client(headers=HEADERS) as http:
+        before = http.post(f"/internal/v1/{path}", json={**request, "complete": [1]})
+        source.on_loop(replica.require_catch_up)
+        after = http.post(f"/internal/v1/{path}", json={**request, "complete": [1]})
+        of_incomplete = http.post(f"/internal/v1/{path}", json={**request, "complete": []})
+    assert (before.status_code, after.status_code, of_incomplete.status_code) == (200, 503, 200)
 
 
 def test_scan_ends_on_the_replica_on_which_it_began(two: Two) -> None:

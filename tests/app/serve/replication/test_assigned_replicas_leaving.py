@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from queryable_app.errors import Failure, Reason
 from queryable_app.serve.node import Node
+from queryable_app.serve.reads.chosen_replica import ChosenReplica
 from queryable_app.serve.reads.scans import BATCH_ROWS, Batches, Bounds, local_rows
 from queryable_app.serve.replication import assigned_replicas
 from queryable_app.serve.store.closing import wait_until_unused
+from queryable_app.serve.store.replica import Replica
 from queryable_app.serve.store.store import Store
 from queryable_app.wire.disk_format import ReplicaState, Row, encode_row
 from tests.support.following import WITHOUT_1, node_running, path_of, placed
@@ -27,7 +30,7 @@ def scan_of_partition_1(node: Node) -> Batches:
     replica.apply(
         [(b"key-%06d" % n, encode_row(Row(n, 1, 0, b"1"))) for n in range(ROWS)], ReplicaState(ROWS, True)
     )
-    return local_rows([replica], Bounds(), node.read_admission.yield_slot)
+    return local_rows([ChosenReplica.of(replica)], Bounds(), node.read_admission.yield_slot)
 
 
 def test_running_scan_ends_before_its_replica_is_deleted(
@@ -156,6 +159,26 @@ def test_replica_assigned_during_its_deletion_starts_over(tmp_path: Path) -> Non
             node.slices.apply(slice_payload(put(9, b"z", b"1"), partition=1))
             assert replica.store.get(b"z") is not None
             assert node.assigned_replicas._removals == {}
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("start_over", [Replica.rebuild, Replica.require_catch_up])
+def test_scan_of_a_replica_that_starts_over_is_not_available(
+    tmp_path: Path, start_over: Callable[[Replica], None]
+) -> None:
+    """The next step of the scan fails as not available, since the replica lacks rows that it had when the scan chose it."""
+
+    async def run() -> None:
+        async with node_running(tmp_path) as node:
+            scan = scan_of_partition_1(node)
+            await anext(scan)
+
+            start_over(node.replicas.by_partition[1])
+
+            with pytest.raises(Failure, match="has started over during the read") as refused:
+                await anext(scan)
+            assert refused.value.reason is Reason.NOT_AVAILABLE
 
     asyncio.run(run())
 

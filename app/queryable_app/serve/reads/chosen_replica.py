@@ -1,0 +1,47 @@
+"""Hold a replica of this node that was chosen for a read, until the read is over.
+
+Strategy: a read over several partitions chooses its replicas first and reads their rows later, perhaps many seconds later and in
+several steps. A replica that starts over meanwhile, because its store was emptied or replaced, lacks rows that it had when it
+was chosen. So each step takes the store from here, and the read starts over with other replicas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from queryable_app.errors import Failure, Reason
+from queryable_app.serve.store.replica import Replica
+from queryable_app.serve.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenReplica:
+    """Answer for a replica as long as it goes on from when it was chosen."""
+
+    replica: Replica
+    incarnation: object
+
+    @staticmethod
+    def of(replica: Replica) -> ChosenReplica:
+        return ChosenReplica(replica, replica.incarnation)
+
+    @property
+    def partition(self) -> int:
+        return self.replica.partition
+
+    @property
+    def store(self) -> Store:
+        """Return the open store. Raises Failure if there is none, or if the replica has started over."""
+        if self.replica.incarnation is not self.incarnation:
+            raise started_over(self.partition)
+        return self.replica.store
+
+
+def started_over(partition: int) -> Failure:
+    return Failure(
+        Reason.NOT_AVAILABLE,
+        f"the replica of partition {partition} on this node has started over during the read",
+        "retry",
+        partition=partition,
+        retry_after_ms=1000,
+    )
