@@ -258,27 +258,31 @@ def _in_words(error: ValidationError) -> str:
         case "uniqueItems":
             return "the same entry is there twice"
         case "pattern":
-            return f"{shown} is not {_PATTERNS.get(str(wanted), f'of the form {wanted}')}"
+            if wanted == _ABOVE_ZERO and re.fullmatch("0+(ms|s|m|h|d)", value):
+                return f"must be longer than {value}"
+            return f"{shown} {_PATTERNS.get(str(wanted), f'is not of the form {wanted}')}"
         case _:
             return error.message
 
 
-_DURATION: Final = "a duration: write a number and a unit, like 500ms, 30s, 5m, 12h or 7d"
-# What messages call the schema's patterns.
+_DURATION: Final = r"^[0-9]{1,9}(ms|s|m|h|d)$"
+_ABOVE_ZERO: Final = r"^[1-9][0-9]{0,8}(ms|s|m|h|d)$"
+_NO_DURATION: Final = "is not a duration: write a number and a unit, like 500ms, 30s, 5m, 12h or 7d"
+# What messages say of a value that does not match a pattern of the schema.
 _PATTERNS: Final = {
-    r"^[0-9]{1,9}(ms|s|m|h|d)$": _DURATION,
-    r"^[1-9][0-9]{0,8}(ms|s|m|h|d)$": _DURATION,
-    r"^[a-zA-Z0-9._-]+$": "a topic's name: letters, digits, dots, underscores and hyphens",
-    r"^[^\s,]+:[0-9]{1,5}(,\s*[^\s,]+:[0-9]{1,5})*$": "host:port, or several of them with commas",
-    r"^[a-z]([-a-z0-9]*[a-z0-9])?$": "a name: lower-case letters, digits and hyphens, first a letter, last no hyphen",
-    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "a name: lower-case letters, digits and hyphens, a letter or digit at both ends",
-    r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$": "a name: lower-case letters, digits, hyphens and dots",
-    r"^[^_]": "a name that does not begin with _",
-    r"^[1-9][0-9]*[kmgKMG]$": "an amount of memory, like 512m or 2g",
-    r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$": "an amount of storage, like 10Gi",
-    r"^https?://": "an address that begins with http:// or https://",
-    r"^[0-9a-fA-F.:]+/[0-9]{1,3}$": "a network, like 10.0.0.0/8",
-    r"^(0(\.[0-9]+)?|1(\.0+)?)$": "a number from 0 to 1",
+    _DURATION: _NO_DURATION,
+    _ABOVE_ZERO: _NO_DURATION,
+    r"^[a-zA-Z0-9._-]+$": "is not a topic's name: letters, digits, dots, underscores and hyphens",
+    r"^[^\s,]+:[0-9]{1,5}(,\s*[^\s,]+:[0-9]{1,5})*$": "is not host:port, or several of them with commas",
+    r"^[a-z]([-a-z0-9]*[a-z0-9])?$": "is not a name: lower-case letters, digits and hyphens, first a letter, last no hyphen",
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "is not a name: lower-case letters, digits and hyphens, a letter or digit at both ends",
+    r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$": "is not a name: lower-case letters, digits, hyphens and dots",
+    r"^[^_]": "begins with _, as the members that answers add do; choose another name",
+    r"^[1-9][0-9]*[kmgKMG]$": "is not an amount of memory, like 512m or 2g",
+    r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$": "is not an amount of storage, like 10Gi",
+    r"^https?://": "is not an address that begins with http:// or https://",
+    r"^[0-9a-fA-F.:]+/[0-9]{1,3}$": "is not a network, like 10.0.0.0/8",
+    r"^(0(\.[0-9]+)?|1(\.0+)?)$": "is not a number from 0 to 1",
 }
 
 

@@ -59,7 +59,7 @@ def test_smallest_resource_is_accepted() -> None:
         ("key: {format: strng}", "spec.key.format: 'strng' is not one of string, "),
         ("ingest: {mode: RealTime}", "microbatch; did you mean realtime?"),
         ("view: {ttl: 30 days}", "spec.view.ttl: '30 days' is not a duration: write a number and a unit"),
-        ("view: {ttl: 0s}", "spec.view.ttl: '0s' is not a duration"),
+        ("view: {ttl: 0s}", "spec.view.ttl: must be longer than 0s"),
         ('view: {ttl: "1d\\n"}', "spec.view.ttl: '1d\\n' is not a duration"),
         ("ingest: {batch: 1s}", "spec.ingest.batch: Spark's Real-Time Mode takes no batch under 5s"),
         ("ingest: {driverMemory: lots}", "spec.ingest.driverMemory: 'lots' is not an amount of memory"),
@@ -68,7 +68,7 @@ def test_smallest_resource_is_accepted() -> None:
         ("view: {indexes: [{name: a, field: b, type: long, kind: x}]}", "spec.view.indexes[0].kind: unknown field"),
         ("view: {indexes: [{name: a, field: b}]}", "spec.view.indexes[0].type: missing"),
         ("view: {keyBy: [a, a]}", "spec.view.keyBy: the same entry is there twice"),
-        ("view: {aggregate: {columns: [{name: _a, op: count}]}}", "'_a' is not a name that does not begin with _"),
+        ("view: {aggregate: {columns: [{name: _a, op: count}]}}", "columns[0].name: '_a' begins with _"),
         ("view: {aggregate: {columns: [{name: a, op: cnt}]}}", "collect_set, approx_count_distinct, "),
         ("view: {aggregate: {columns: [{name: a, op: count, of: 5}]}}", "columns[0].of: must be text, not 5"),
         (
@@ -79,7 +79,7 @@ def test_smallest_resource_is_accepted() -> None:
             "view: {aggregate: {columns: [{name: q, op: approx_quantiles, of: a, quantiles: [1.5]}]}}",
             "spec.view.aggregate.columns[0].quantiles[0]: must be at most 1, not 1.5",
         ),
-        ("view: {aggregate: {columns: [{name: a, op: count}], window: {size: 0s}}}", "'0s' is not a duration"),
+        ("view: {aggregate: {columns: [{name: a, op: count}], window: {size: 0s}}}", ".window.size: must be longer than 0s"),
         (
             "view: {kind: aggregate, aggregate: {columns: [{name: a, op: sum}]}}",
             "spec.view.aggregate.columns[a].of: missing",
