@@ -23,6 +23,10 @@ class Follower:
         self.windows: dict[tuple[bytes, int, int], Any] = {}
         """By key, start and end."""
 
+    def move_to(self, system: System) -> None:
+        """Continue at the nodes of another revision."""
+        self._system = system
+
     def read(self, node: int) -> bool:
         """Read a page from a node. Return whether it had changes; a node that does not answer has none."""
         try:
