@@ -20,7 +20,7 @@ from aiokafka.errors import KafkaError
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.platform.kafka_clients import KafkaUnavailable
 from queryable_app.platform.log import event
-from queryable_app.policy.freshness import NeededPosition
+from queryable_app.policy.freshness import NeededPosition, next_offset
 from queryable_app.serve.base.background import Background
 from queryable_app.serve.base.kafka_client import LazyKafkaClient
 from queryable_app.serve.store.rekeyed_replica import RekeyedReplica
@@ -64,7 +64,9 @@ class EndOffsets(Background):
         ends = await asyncio.shield(self._next)
         found = {partition: ends.get(partition) for partition in partitions}
         if None in found.values():
-            raise KafkaUnavailable("a replica was removed from this node meanwhile")
+            raise KafkaUnavailable(
+                "a replica was removed from this node meanwhile, or is beyond the end of the topic, which was made again"
+            )
         return {partition: end for partition, end in found.items() if end is not None}
 
     async def _run(self) -> None:
@@ -101,22 +103,28 @@ class EndOffsets(Background):
             self._running_lookup = None
 
     async def _ends(self, consumer: AIOKafkaConsumer) -> dict[int, NeededPosition]:
-        """Look up the end offsets of the replicas, and note them there."""
+        """Look up the end offsets of the replicas, and note them there.
+
+        A replica that was beyond the end already when it was asked for has rows of another log: the topic was deleted and made
+        again. The end says nothing about its rows, so it is left out until ingest has looked at the topic's id."""
         # Replicas are added, removed and started over during the lookup. A partition that the topic does not have is left out,
         # because Kafka would refuse the whole lookup.
         partitions = self._replicas.topic_partitions or self._replicas.partitions
         incarnations = {
-            partition: (replica, replica.incarnation)
+            partition: (replica, replica.incarnation, next_offset(replica))
             for partition, replica in self._replicas.by_partition.items()
             if partition < partitions
         }
         as_of_ms = monotonic_ms()  # before the request: records that exist now are below the answer
         requested = [TopicPartition(self._topic, partition) for partition in incarnations]
-        ends = {where.partition: end for where, end in (await consumer.end_offsets(requested)).items()}
-        for partition, end in ends.items():
-            replica, incarnation = incarnations[partition]
-            if replica.incarnation is incarnation:
-                replica.note_end_offset(as_of_ms, end)
+        found = {where.partition: end for where, end in (await consumer.end_offsets(requested)).items()}
+        ends: dict[int, NeededPosition] = {}
+        for partition, end in found.items():
+            replica, incarnation, position = incarnations[partition]
+            if position <= end:
+                ends[partition] = end
+                if replica.incarnation is incarnation:
+                    replica.note_end_offset(as_of_ms, end)
         return ends
 
     def _fail_waiting(self, why: str) -> None:
@@ -132,7 +140,7 @@ class SourceEndOffsets(EndOffsets):
 
     async def _ends(self, consumer: AIOKafkaConsumer) -> dict[int, NeededPosition]:
         replicas = {
-            partition: (replica, replica.incarnation)
+            partition: (replica, replica.incarnation, replica.source_offsets)
             for partition, replica in self._replicas.by_partition.items()
             if isinstance(replica, RekeyedReplica)
         }
@@ -140,7 +148,10 @@ class SourceEndOffsets(EndOffsets):
         requested = [TopicPartition(self._topic, p) for p in range(self._replicas.partitions)]
         found = await consumer.end_offsets(requested)
         ends = tuple([found[where] for where in requested])
-        for replica, incarnation in replicas.values():
-            if replica.incarnation is incarnation:
-                replica.note_source_ends(as_of_ms, ends)
-        return dict.fromkeys(replicas, ends)
+        within: dict[int, NeededPosition] = {}
+        for partition, (replica, incarnation, offsets) in replicas.items():
+            if all([offset <= end for offset, end in zip(offsets, ends, strict=True)]):
+                within[partition] = ends
+                if replica.incarnation is incarnation:
+                    replica.note_source_ends(as_of_ms, ends)
+        return within

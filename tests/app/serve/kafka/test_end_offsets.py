@@ -108,6 +108,28 @@ def test_replica_of_an_empty_topic_is_complete_at_once(
     asyncio.run(run())
 
 
+def test_end_before_the_position_says_nothing(tmp_path: Path, kafka: KafkaForTests, topic: str) -> None:
+    """A replica that is beyond the end has rows of a topic that was deleted, and made again with fewer records: no lookup
+    makes it fresh, and a strong read is refused."""
+
+    async def run() -> None:
+        async with node_on(tmp_path, kafka.bootstrap, topic) as node:
+            replica = node.replicas.by_partition[0]
+            await produce(kafka.bootstrap, topic, b"v")
+            await node.end_offsets.latest([0])
+            node.slices.apply(slice_payload(put(0, b"a", b"1"), put(1, b"a", b"2")))
+            before = replica.fresh_as_of_ms
+            with pytest.raises(KafkaUnavailable, match="beyond the end of the topic"):
+                await node.end_offsets.latest([0])
+            assert replica.fresh_as_of_ms == before
+
+            await produce(kafka.bootstrap, topic, b"v")
+            assert await node.end_offsets.latest([0]) == {0: 2}
+            assert replica.fresh_as_of_ms > before
+
+    asyncio.run(run())
+
+
 def test_topic_without_remaining_records_is_complete_at_its_end(
     tmp_path: Path, kafka: KafkaForTests, topic: str
 ) -> None:
