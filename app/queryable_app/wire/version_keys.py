@@ -72,6 +72,11 @@ def offset_in(version_key: bytes) -> int:
     return _INVERT - inverted
 
 
+def partition_in(version_key: bytes) -> int:
+    partition: int = _PLACE.unpack_from(version_key, len(version_key) - _PLACE.size)[1]
+    return partition
+
+
 def encode_version(clock_ms: int, stored: bytes, truncated: bool = False) -> bytes:
     return _VERSION.pack(clock_ms, TRUNCATED if truncated else 0) + stored
 

@@ -14,6 +14,7 @@ from queryable_app.policy.freshness import Consistency, ReadOptions
 from queryable_app.serve.api.request import HISTORY_END, RAW_KEY, Parameters
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.as_of import AsOf, parse_as_of
+from queryable_app.wire.version_keys import offset_in, partition_in
 
 _FRESHNESS: Final = ("consistency", "max-lag-ms", "max-lag-records", "min-position")
 _OF_VERSIONS: Final = ("from", "to", "limit", "order", "cursor")
@@ -45,6 +46,21 @@ def moment_of(values: Parameters, reads: Reads) -> AsOf:
     as_of = parse_as_of("as-of", values["as-of"], reads.replicas.partitions, time.time_ns() // 1_000_000)
     assert as_of is not None
     return as_of
+
+
+def options_behind(options: ReadOptions, version_key: bytes) -> ReadOptions:
+    """Return the options of a page of versions behind this one. A replica that does not have it yet may lack others of the page.
+
+    With `any` a replica answers with what it has, and with `strong` it has all."""
+    if options.consistency not in (Consistency.BOUNDED, Consistency.AT_LEAST):
+        return options
+    partition, position = partition_in(version_key), offset_in(version_key) + 1
+    named = options.min_positions.get(partition, 0)
+    return replace(
+        options,
+        consistency=Consistency.AT_LEAST,
+        min_positions={**options.min_positions, partition: max(named, position)},
+    )
 
 
 def options_as_of(options: ReadOptions, as_of: AsOf, partitions: Collection[int]) -> ReadOptions:

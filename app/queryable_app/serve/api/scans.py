@@ -14,7 +14,7 @@ from starlette.responses import Response
 from queryable_app.errors import invalid
 from queryable_app.serve.api.access import key_access
 from queryable_app.serve.api.key_ranges import restricted
-from queryable_app.serve.api.moments import failure_of_history, moment_of, options_as_of
+from queryable_app.serve.api.moments import failure_of_history, moment_of, options_as_of, options_behind
 from queryable_app.serve.api.openapi import COUNTED, MANY_OPTIONS, PAGE, openapi_parameters
 from queryable_app.serve.api.request import (
     Parameters,
@@ -160,12 +160,14 @@ class RowRequest:
         self._limit = whole_number(values, "limit", 1, rows_max)
         is_history = bounds.versions is not None  # on disk, the newest version comes first
         self._order = cast(Order, choice(values, "order", _ORDERS[::-1] if is_history else _ORDERS))
-        self._bounds = self._after_cursor(
+        self._bounds, last_key = self._after_cursor(
             single(values, "cursor"), replace(bounds, reverse=(self._order == "desc") is not is_history)
         )
         self._options, self._deadline = multi_read_options(request, values, reads)
         if as_of is not None:
             self._options = options_as_of(self._options, as_of, self._partitions())
+        if is_history and last_key is not None:
+            self._options = options_behind(self._options, last_key)
         self._partial = allows_partial(values)
 
     def _restricted(self, bounds: Bounds, scope: str) -> tuple[Bounds, str]:
@@ -176,15 +178,16 @@ class RowRequest:
             return restricted(bounds, access, self._timed is not None), f"{scope} of {access.prefixes!r}"
         return bounds, scope
 
-    def _after_cursor(self, token: str | None, bounds: Bounds) -> Bounds:
+    def _after_cursor(self, token: str | None, bounds: Bounds) -> tuple[Bounds, bytes | None]:
+        """Return the rest of the range, and the last key of the page before; None: this is the first page."""
         if token is None:
-            return bounds
+            return bounds, None
         cursor = decode_cursor(token, self._scope)
         if cursor.order != self._order:
             raise invalid("cursor", f"goes {cursor.order}", f"send order={cursor.order}")
         if not bounds.contain(cursor.last_key):
             raise invalid("cursor", "is at a key outside of this query", "send it unchanged")
-        return bounds.after(cursor.last_key)
+        return bounds.after(cursor.last_key), cursor.last_key
 
     async def respond(self) -> Response:
         is_stream = self._form == NDJSON

@@ -273,6 +273,27 @@ def test_moment_before_the_floor_is_gone(
         assert http.get(f"{node.url}/v1/keys/a", params={"as-of": 4500}).json() == 4
 
 
+def test_page_of_versions_is_not_of_a_replica_that_lacks_the_page_before(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """A replica that is behind the versions of the page before would leave out those in between, so it does not answer."""
+    pages: list[httpx.Response] = []
+    for versions in (6, 3):  # the second node is behind
+        with (
+            served(tmp_path_factory.mktemp("paged"), partitions=1, view=HISTORY) as node,
+            node.client() as http,
+        ):
+            for n in range(versions):
+                node.put(b"k", b"%d" % n)
+            cursor = "" if not pages else f"&cursor={pages[0].json()['cursor']}"
+            for consistency in ("", "&consistency=any"):
+                path = f"/v1/keys/k/history?limit=2&deadline-ms=300{consistency}{cursor}"
+                pages.append(http.get(path))
+    assert [item["value"] for item in pages[0].json()["items"]] == [5, 4]
+    assert (pages[2].status_code, pages[2].json()["reason"]) == (503, "not_fresh_enough")
+    assert [item["value"] for item in pages[3].json()["items"]] == [2, 1]
+
+
 def test_view_without_history_has_none(tmp_path_factory: pytest.TempPathFactory, http: httpx.Client) -> None:
     """Another view says that it keeps no history, and reads a key that ends with /history."""
     with served(tmp_path_factory.mktemp("latest")) as node:
