@@ -109,14 +109,14 @@ class Running:
         )
 
     def quiet(self) -> None:
-        """Wait until a few reconcile passes have ended without a write."""
+        """Wait until a few reconcile passes have ended without a write, and without a change by the cluster's own controllers."""
 
-        def writes_nothing() -> bool:
-            before = len(self.proxy.writes)
+        def changes_nothing() -> bool:
+            before = len(self.proxy.writes), self.versions()
             self.passes(4)
-            return len(self.proxy.writes) == before
+            return (len(self.proxy.writes), self.versions()) == before
 
-        until(writes_nothing, lambda: str(self.proxy.writes[-10:]))
+        until(changes_nothing, lambda: str(self.proxy.writes[-10:]), 180)
 
     def events(self, reason: str) -> list[str]:
         items = self.namespace.listed("event", fieldSelector=f"reason={reason}")["items"]

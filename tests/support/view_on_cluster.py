@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 
 RELEASE = "qt"
 OPERATOR = "deploy/qt-queryable-topics"
-SECONDS = 300.0
+SECONDS = 600.0
 """The limit of each wait: a JVM starts in a minute on a busy machine."""
 
 KAFKA_USERS: Mapping[str, str] = {"first": "the-first-password", "second": "the-second-password"}
