@@ -93,12 +93,17 @@ def check_freshness(
 
 
 def check_named_positions(topic: Topic, read_request: ReadRequest, answer: KeyAnswer) -> None:
-    """Check that no record below a position that the read names is newer than the answer, in any partition."""
-    stated = [topic.last_before(p, answer.key, position) for p, position in answer.positions.items()]
-    newest = max((_age(record) for record in stated if record is not None), default=None)
+    """Check that no record below a position that the read names is newer than the answer, in any partition.
+
+    A later record of the same partition replaces it, whatever their times."""
+    stated = {p: topic.last_before(p, answer.key, position) for p, position in answer.positions.items()}
+    newest = max((_age(record) for record in stated.values() if record is not None), default=None)
     for partition, position in read_request.min_positions.items():
         record = topic.last_before(partition, answer.key, position)
         if record is None or (newest is not None and newest >= _age(record)):
+            continue
+        replaced_by = stated.get(partition)
+        if replaced_by is not None and replaced_by.offset > record.offset:
             continue
         if answer.record is None and record.value is None:
             continue
