@@ -91,10 +91,7 @@ async def local_changes(reads: Reads, marks: Marks, wait_seconds: float) -> Port
             return portions
         replicas = [(_replica(reads, partition), needed_position(mark)) for partition, mark in marks.items()]
         waited = [(replica, position) for replica, position in replicas if gives_changes(replica)]
-        if waited:
-            await wait_for_any(waited, deadline)
-        else:
-            await asyncio.sleep(deadline - asyncio.get_running_loop().time())
+        await wait_for_any(waited, deadline)  # until the deadline if there are none
 
 
 def _replica(reads: Reads, partition: int) -> Replica:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from queryable_app.errors import Failure, Reason
+from queryable_app.errors import Failure
+from queryable_app.policy.freshness import absent
 from queryable_app.serve.store.replica import Replica
 from queryable_app.serve.store.store import Store
 
@@ -33,15 +34,9 @@ class ChosenReplica:
     def store(self) -> Store:
         """Return the open store. Raises Failure if there is none, or if the replica has started over."""
         if self.replica.incarnation is not self.incarnation:
-            raise started_over(self.partition)
+            raise started_over(self.replica)
         return self.replica.store
 
 
-def started_over(partition: int) -> Failure:
-    return Failure(
-        Reason.NOT_AVAILABLE,
-        f"the replica of partition {partition} on this node has started over during the read",
-        "retry",
-        partition=partition,
-        retry_after_ms=1000,
-    )
+def started_over(replica: Replica) -> Failure:
+    return absent(replica, "on this node has started over during the read")

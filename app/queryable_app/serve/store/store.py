@@ -243,11 +243,9 @@ class Store:
         A million rows take 0.3 s of a core. The call holds the interpreter for half a millisecond at a time, so do not call it
         on the event loop.
         """
-        for db in (self._db, self._entries, self._index, self._versions):
-            if db is None:
-                continue
+        for family in self._families():
             try:
-                read_all(db)
+                read_all(family)
             except Exception as error:
                 raise StoreDamaged(f"{self.path} is damaged ({error})") from error
 
@@ -405,9 +403,12 @@ class Store:
 
     def _flush_families(self) -> None:
         """Flush each family. RocksDB flushes them together by itself, but not when it is asked for one."""
-        for family in (self._db, self._entries, self._index, self._versions):
-            if family is not None:
-                family.flush()
+        for family in self._families():
+            family.flush()
+
+    def _families(self) -> list[Rdict]:
+        families = (self._db, self._entries, self._index, self._versions)
+        return [family for family in families if family is not None]
 
     def checkpoint(self, path: Path) -> None:
         """Write the present content to a new directory, as hard links and small files. Holds all threads: for milliseconds right

@@ -182,7 +182,7 @@ def test_replica_behind_its_reported_position_does_not_answer(
 def test_replica_that_was_complete_and_is_not_any_more_does_not_answer(
     two: Two, path: str, body: dict[str, object]
 ) -> None:
-    """A replica that was emptied after it answered cover does not answer, though its position is greater by now."""
+    """A replica that was emptied after it answered cover does not answer, though it is at that position again."""
     source = two.nodes[0]
     source.fill(len(KEYS))
     replica = source.node.replicas.by_partition[1]
