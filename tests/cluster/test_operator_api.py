@@ -28,9 +28,9 @@ def test_settled_resource_causes_no_writes(running: Running) -> None:
     running.apply("users", replicas=2)
     running.settled("users")
     running.quiet()
-    before, writes = running.versions(), len(running.proxy.writes)
+    before, writes = running.contents(), len(running.proxy.writes)
     running.passes(10)
-    assert running.versions() == before
+    assert running.contents() == before
     assert running.proxy.writes[writes:] == []
     assert running.live("qt")["users"]["metadata"]["finalizers"] == [names.FINALIZER]
     assert "annotations" not in json.loads(

@@ -93,9 +93,13 @@ class Running:
         assert self.operator.popen.poll() is None, self.operator.log[-3000:]
         return True
 
-    def versions(self) -> dict[tuple[str, str], str]:
+    def contents(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """Return the resource, its children and their pods without what the cluster's own controllers write.
+
+        These controllers write the status of a child at a time of their own, minutes later on a busy cluster.
+        """
         return {
-            (kind, name): live["metadata"]["resourceVersion"]
+            (kind, name): live if kind == "qt" else _without_status(live)
             for kind in (*KINDS, "qt", "pod")
             for name, live in self.live(kind).items()
         }
@@ -109,18 +113,24 @@ class Running:
         )
 
     def quiet(self) -> None:
-        """Wait until a few reconcile passes have ended without a write, and without a change by the cluster's own controllers."""
+        """Wait until a few reconcile passes have ended without a write and without another pod."""
 
         def changes_nothing() -> bool:
-            before = len(self.proxy.writes), self.versions()
+            before = len(self.proxy.writes), self.contents()
             self.passes(4)
-            return (len(self.proxy.writes), self.versions()) == before
+            return (len(self.proxy.writes), self.contents()) == before
 
         until(changes_nothing, lambda: str(self.proxy.writes[-10:]), 180)
 
     def events(self, reason: str) -> list[str]:
         items = self.namespace.listed("event", fieldSelector=f"reason={reason}")["items"]
         return [item["message"] for item in items]
+
+
+def _without_status(live: dict[str, Any]) -> dict[str, Any]:
+    metadata = live["metadata"].items()
+    kept = {name: value for name, value in metadata if name not in ("resourceVersion", "managedFields")}
+    return {**live, "metadata": kept, "status": None}
 
 
 def until(condition: Callable[[], object], story: Callable[[], str], seconds: float = 60) -> None:
