@@ -160,6 +160,36 @@ def test_deleted_view_leaves_no_internal_topic(view: ViewOnCluster) -> None:
     assert view.platform.in_kafka(prefix) == []
 
 
+def test_users_who_move_leave_nothing_behind_while_an_executor_is_killed(platform: Platform) -> None:
+    """Two executors write users under their addresses, and one is killed while users move: each address has its user, and the
+    addresses that were left have none."""
+    view = ViewOnCluster(platform, "users-by-email", "moving-users")
+    platform.make_topic(view.topic)
+    resources = {**SMALL["podTemplate"]["resources"], "rekey": REKEY}
+    view.apply(example(view.name, podTemplate={"resources": resources}, ingest={"executors": 2}))
+    view.wait_until_available()
+    dice, addresses = random.Random(SEED), {}
+
+    def move(users: int) -> None:
+        moved = {f"u{user}": f"{dice.randrange(3)}.u{user}@x" for user in dice.sample(range(200), users)}
+        records = {user: json.dumps({"email": address, "name": user}) for user, address in moved.items()}
+        view.platform.produce(view.topic, records)
+        addresses.update(moved)
+
+    move(200)
+    kill(view, executor(view, 0))
+    for _ in range(5):
+        move(100)
+
+    def users() -> dict[str, str]:
+        (asked,) = platform.clients("ask", f"{view.url}/v1/scan?limit=1000")
+        return {each["key"]: each["value"]["id"] for each in asked["answer"].get("items", ())}
+
+    there = {address: user for user, address in addresses.items()}
+    platform.eventually("each address has its user, and no other one is there", lambda: users() == there)
+    view.delete()
+
+
 def test_examples_of_orders_and_page_views_answer(platform: Platform) -> None:
     """The examples of orders by customer and of page views per minute answer in a cluster as on one machine."""
     orders = ViewOnCluster(platform, "customer-totals", "new-orders")

@@ -15,6 +15,7 @@ from typing import Any
 from tests.integration import topics
 from tests.integration.followers import Follower
 from tests.integration.system import System, example, running
+from tests.integration.test_rekey import executor_pids
 from tests.support.fold import LogRecord
 from tests.support.kafka import KafkaForTests
 from tests.support.rekeying_jobs import SourceRecord, latest_values
@@ -109,6 +110,40 @@ def test_example_follows_users_through_kills(kafka: KafkaForTests, tmp_path: Pat
         follower.read_to_end(1)
         assert follower.rows == expected
         assert [system.status(node)["rekey"]["state"] for node in range(2)] == ["streaming"] * 2
+
+
+def test_executors_take_turns_and_leave_nothing_behind(kafka: KafkaForTests, tmp_path: Path) -> None:
+    """Executors hand source partitions on with each batch in one run, and one is killed, while users move: the rows are the newest
+    users of each address."""
+    document = example("users-by-email.yaml", kafka.bootstrap)
+    topic = document["spec"]["topic"] = "users-of-executors"
+    document["spec"]["ingest"] = {"executors": 2, "batch": "5s"}
+    topics.create(kafka.bootstrap, topic, 3)
+    stop, dice = threading.Event(), random.Random(SEED)
+    topics.produce(
+        kafka.bootstrap, topic, [user(dice) for _ in range(500)]
+    )  # the view is ready once it has them
+    users = iter(lambda: user(dice), None)
+    producing = threading.Thread(target=topics.flood, args=(kafka.bootstrap, topic, stop, users, 20))
+    with running(document, tmp_path, wait=False) as system:
+        eventually("the view runs", (system.data / "run.json").exists, 180)
+        system.wait_ready(seconds=240)
+        producing.start()
+        try:
+            stop.wait(11)  # two more batches begin
+            assert "rekey-run-ended" not in system.node_logs()
+            before = executor_pids(system)
+            assert len(before) == 2
+            os.kill(min(before), signal.SIGKILL)
+            eventually(
+                "another executor runs", lambda: len(now := executor_pids(system)) == 2 and now != before, 120
+            )
+            stop.wait(6)
+        finally:
+            stop.set()
+            producing.join(100)
+        eventually("the node is fresh", lambda: _is_fresh(system, 0), 180, story=system.tail)
+        assert rows(system, 0) == by_email(topics.records(kafka.bootstrap, topic))
 
 
 def _compacted(bootstrap: str, topic: str) -> bool:

@@ -30,6 +30,10 @@ _PLACES_MAX: Final = (2, 6, 100)
 """How many record keys a run remembers; there are fewer than 100."""
 
 
+_HAND_OVER_CHANCES: Final = (0.0, 0.0, 0.05)
+"""How often another executor goes on with the source partition of a record; most jobs have no executors."""
+
+
 class Message(NamedTuple):
     to: int
     """The internal partition."""
@@ -105,8 +109,12 @@ class KeyedRecords(AggregateRecords):
         super().__init__(partitions)
         places_max = choice.choice(_PLACES_MAX)
         self._places = [Places(partitions, offset, places_max) for offset in trusted]
+        self._choice = choice
+        self._hand_over_chance = choice.choice(_HAND_OVER_CHANCES)
 
     def messages(self, record: LogRecord) -> Sequence[Message]:
+        if self._choice.random() < self._hand_over_chance:
+            self._places[record.partition] = self._places[record.partition].for_another_owner()
         key, found = new_key(record), []
         to = NOWHERE if key is None else self._to(key)
         if record.key is not None:

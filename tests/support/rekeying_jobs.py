@@ -87,6 +87,13 @@ class Places:
         self._complete = trusted == 0
         self._relies_from: list[int | None] = [None] * partitions
 
+    def for_another_owner(self) -> Places:
+        """Return what another executor knows, which goes on with the source partition: nothing."""
+        places = Places(self._partitions, self._trusted, self._keys_max)
+        places._complete = self._complete and not self._places
+        places._relies_from = self._relies_from
+        return places
+
     def move(self, record_key: bytes, offset: int, to: int) -> list[int]:
         """Note where the record of a key goes. Return the other partitions that must be told that it has left."""
         known = self._places.get(record_key)
@@ -135,6 +142,11 @@ class Run:
         found = [each for each in source.by_partition[partition] if each.offset >= self._next[partition]]
         if found:
             self._write(found[0])
+
+    def hand_over(self, partition: int) -> None:
+        """Let another executor go on with a source partition. Everything that was sent is written."""
+        assert not any(self.pending)
+        self._places[partition] = self._places[partition].for_another_owner()
 
     def mark(self, partition: int, end: int | None = None) -> None:
         """Write markers of a source partition: up to its `end`, where nothing is left before it."""

@@ -195,15 +195,11 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
             "spec.auth.rules: a rule compares the certificate of clients, and none is asked for; "
             "set spec.tls.clientAuth to request or require"
         )
-    if parsed.ingest.executors and parsed.key_by:
+    groups = parsed.aggregate is not None and parsed.aggregate.group_by
+    if parsed.ingest.executors and not (groups or parsed.key_by):
         raise SpecError(
-            "spec.ingest.executors: the job of a view with spec.view.keyBy remembers where each record key was last written, "
-            "and executors, which take over partitions with each batch, would begin without it; leave the field out"
-        )
-    if parsed.ingest.executors and (parsed.aggregate is None or not parsed.aggregate.group_by):
-        raise SpecError(
-            "spec.ingest.executors: only a view with spec.view.aggregate.groupBy has a stage that executors run; "
-            "leave the field out"
+            "spec.ingest.executors: only a view with spec.view.aggregate.groupBy or spec.view.keyBy has a stage that executors "
+            "run; leave the field out"
         )
     return parsed
 

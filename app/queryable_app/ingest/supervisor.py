@@ -74,6 +74,7 @@ class Supervisor:
         self._query_since = 0.0
         self._starts = 0
         self._failures = 0  # in a row
+        self._last_failure = ""  # shows until a query is healthy, also while the next ones try
         self._reasons: list[str] = []  # of the failures in a row; "" for a transient one
         self._failure: IngestFailure | None = None
         """The permanent failure. The query is retried all the same, and a healthy query clears it."""
@@ -247,6 +248,7 @@ class Supervisor:
             delay = 0.0
             self._report_state(control, "restarting", detail)
         else:
+            self._last_failure = f"tries again after: {detail}"
             delay = min(RETRY_SECONDS * 2**self._failures, RETRY_SECONDS_MAX)
             self._failures += 1
             event("query-ended", reason=detail, again_in_seconds=delay)
@@ -268,8 +270,8 @@ class Supervisor:
     def _recover(self, control: Control) -> None:
         """Clear the failures of earlier queries, since this one has been healthy for long."""
         self._failures, self._reasons = 0, []
-        if self._failure is not None:
-            self._failure = None
+        self._failure, self._last_failure = None, ""
+        if self._state[0] in ("streaming", "failed"):
             self._report_state(control, "streaming")
 
     def _stop(self) -> None:
@@ -285,7 +287,7 @@ class Supervisor:
             self._report_state(control, "failed", self._failure.message, self._failure.reason)
 
     def _report_state(self, control: Control, state: str, detail: str = "", reason: str = "") -> None:
-        detail = detail or self._refusal
+        detail = detail or self._last_failure or self._refusal
         if self._state != (state, detail):
             self._state = (state, detail)
             control.send_state(state, self._mode, detail, self._starts, reason)

@@ -12,7 +12,7 @@ import java.util.Map;
  * It saves messages and decides no answer: what it says is relied on only where a replica proves that it has followed this run
  * alone since then (policy/source_positions.py). The language is what Janino compiles.
  */
-final class KeyPlaces implements Serializable {
+public final class KeyPlaces implements Serializable {
   private static final long serialVersionUID = 1L;
   static final int NOWHERE = -1;
   private static final int ENTRY_BYTES = 128; // of the map's entry, the key's object and array, and the place
@@ -24,9 +24,9 @@ final class KeyPlaces implements Serializable {
   private long bytes;
 
   /** Where the newest row of a key is, and the source offset of its record. */
-  static final class Place {
-    final int partition;
-    final long offset;
+  public static final class Place {
+    public final int partition;
+    public final long offset;
 
     private Place(int partition, long offset) {
       this.partition = partition;
@@ -53,7 +53,7 @@ final class KeyPlaces implements Serializable {
   }
 
   /** @param trusted the source offset from which replicas probably follow this run alone; 0: no replica has anything yet */
-  KeyPlaces(long bytesMax, long trusted) {
+  public KeyPlaces(long bytesMax, long trusted) {
     this(bytesMax, trusted, trusted == 0);
   }
 
@@ -63,18 +63,27 @@ final class KeyPlaces implements Serializable {
     this.complete = complete;
   }
 
-  /** Another owner of the source partition begins with nothing: the places are too many for a message. */
-  private Object writeReplace() {
+  /** Return the bytes for one source partition: an eighth of the heap for all of them. */
+  static long shareOfHeap(int sources) {
+    return Runtime.getRuntime().maxMemory() / 8 / sources;
+  }
+
+  /**
+   * Another owner of the source partition begins with nothing, since the places are too many for a message. An executor that is
+   * the next owner again has its own (`RekeySource.recall`). Not private, since Janino makes private methods static, and then
+   * Java does not find it.
+   */
+  Object writeReplace() {
     return new KeyPlaces(bytesMax, trusted, complete && places.isEmpty());
   }
 
   /** Return where a key's newest row is, or null if that is not known. A key that no run has written is nowhere since offset 0. */
-  Place of(byte[] key) {
+  public Place of(byte[] key) {
     Place found = (Place) places.get(new Key(key));
     return found == null && complete ? new Place(NOWHERE, 0) : found;
   }
 
-  void put(byte[] key, int partition, long offset) {
+  public void put(byte[] key, int partition, long offset) {
     if (offset < trusted) {
       return; // another run may have written this record to some replicas
     }

@@ -33,6 +33,7 @@ public final class RekeyRun {
   private final Map settings;
   private final RekeyEnvelopes envelopes;
   private final AtomicReferenceArray sources; // RekeySource, or null where another JVM is the owner
+  private final AtomicReferenceArray givenBack; // in an executor: RekeySource as it gave it back last, or null
   private final RekeyLoans loans; // to executors; null in an executor
   private final AtomicInteger joined = new AtomicInteger(); // executors in which a task of this run has begun
   private final RekeyMarkers markers;
@@ -48,13 +49,14 @@ public final class RekeyRun {
     this.settings = settings;
     envelopes = new RekeyEnvelopes(run, topic, settings, this);
     this.sources = new AtomicReferenceArray(sources);
+    givenBack = new AtomicReferenceArray(sources);
     loans = lends ? new RekeyLoans(sources) : null;
     markers = new RekeyMarkers(this, !lends);
   }
 
   void begin(byte[] sourceId, long[] covered, long[] starts, long aheadMs, long[] clocks, long[] trusted) {
     for (int from = 0; from < covered.length; from++) {
-      KeyPlaces places = trusted == null ? null : new KeyPlaces(placesBytes(covered.length), trusted[from]);
+      KeyPlaces places = trusted == null ? null : new KeyPlaces(KeyPlaces.shareOfHeap(covered.length), trusted[from]);
       RekeySource source = new RekeySource(partitions, covered[from], starts[from], places);
       int row = (int) clocks[4 * from];
       if (aheadMs > 0) {
@@ -177,11 +179,6 @@ public final class RekeyRun {
     source.dropped += why == DROPPED ? 1 : 0;
   }
 
-  /** Return the bytes for the places of the keys of one source partition: together an eighth of the heap. */
-  private static long placesBytes(int sources) {
-    return Runtime.getRuntime().maxMemory() / 8 / sources;
-  }
-
   /** Return when everything so far is written, or fail. */
   void flush() {
     envelopes.flush();
@@ -191,7 +188,9 @@ public final class RekeyRun {
   /** Give the source partition of a finished task back to the driver, if this is an executor. */
   void finish(int from) {
     if (loans == null) {
-      RekeyExecutors.giveBack(run, from, part(from));
+      RekeySource source = part(from);
+      RekeyExecutors.giveBack(run, from, source);
+      givenBack.set(from, source);
     }
   }
 
@@ -277,6 +276,7 @@ public final class RekeyRun {
     RekeySource source = (RekeySource) sources.get(from);
     if (source == null) {
       source = RekeyExecutors.borrow(run, from);
+      source.recall((RekeySource) givenBack.getAndSet(from, null));
       sources.set(from, source);
     }
     return source;
@@ -292,6 +292,7 @@ public final class RekeyRun {
       // A marker that was being written is written now.
     }
     flush();
+    source.handOver();
     return source;
   }
 

@@ -7,7 +7,7 @@ import java.util.Arrays;
  * Know what a run has written of one source partition. It has one owner at a time, which alone writes of the partition: the
  * driver, or the executor that reads it. Its monitor guards it.
  */
-final class RekeySource implements Serializable {
+public final class RekeySource implements Serializable {
   private static final long serialVersionUID = 1L;
 
   final long[] sequence; // of the next envelope, by internal partition
@@ -17,12 +17,13 @@ final class RekeySource implements Serializable {
   String lastBad; // the last record that could not be decoded, and why; null: none
   SourceClock clock; // null: the view has no windows
   long timed = -1; // the last record that has moved the clock
-  final KeyPlaces places; // null: rows add to groups, and never move
+  private int owners; // how often it was handed over
+  public KeyPlaces places; // null: rows add to groups, and never move
   final long[] reliesFrom; // by internal partition: what is left out relies on this run alone since this source offset
 
   static final long NOTHING = Long.MAX_VALUE;
 
-  RekeySource(int partitions, long covered, long next, KeyPlaces places) {
+  public RekeySource(int partitions, long covered, long next, KeyPlaces places) {
     this.places = places;
     reliesFrom = new long[partitions];
     Arrays.fill(reliesFrom, NOTHING);
@@ -32,6 +33,22 @@ final class RekeySource implements Serializable {
       marked[i] = covered;
     }
     this.next = next;
+  }
+
+  /** Note that another JVM becomes the owner. */
+  public synchronized void handOver() {
+    owners++;
+  }
+
+  /**
+   * Use again what this JVM has remembered, if nothing was written since, except by this JVM.
+   *
+   * @param before the source partition as this JVM gave it back to the driver, which only lends; null: it never had it
+   */
+  public void recall(RekeySource before) {
+    if (before != null && before.owners + 1 == owners) {
+      places = before.places;
+    }
   }
 
   /** Move the clock by the first row of a record that has a time. The caller holds the monitor. */

@@ -33,7 +33,7 @@ NEW_KEYS = (None, b"0", b"0", b"1", b"2", b"3")
 ACTIONS = (
     ("produce",) * 4
     + ("read",) * 4
-    + ("write", "write", "apply", "apply", "mark", "repeat", "restart", "compact")
+    + ("write", "write", "apply", "apply", "mark", "repeat", "restart", "compact", "hand over")
 )
 
 
@@ -114,6 +114,11 @@ class World:
                 pending = self.jobs[job].pending[partition]
                 self.log[partition] += pending[:number]
                 del pending[:number]
+            case "hand over", job, partition:
+                for to, pending in enumerate(self.jobs[job].pending):
+                    self.log[to] += pending
+                    pending.clear()
+                self.jobs[job].hand_over(partition)
             case "apply", partition, number:
                 self.apply(self.node, partition, self.replica(partition).position, number)
             case "repeat", partition, number:
@@ -166,7 +171,7 @@ def drawn(dice: random.Random) -> tuple[Any, ...]:
     match action:
         case "produce":
             return action, partition, dice.choice(RECORD_KEYS), dice.choice(NEW_KEYS), dice.randrange(-2, 3)
-        case "read" | "mark":
+        case "read" | "mark" | "hand over":
             return action, job, partition
         case "write":
             return action, job, dice.randrange(PARTITIONS), number
