@@ -113,8 +113,8 @@ def test_example_follows_users_through_kills(kafka: KafkaForTests, tmp_path: Pat
 
 
 def test_executors_take_turns_and_leave_nothing_behind(kafka: KafkaForTests, tmp_path: Path) -> None:
-    """Executors hand source partitions on with each batch in one run, and one is killed, while users move: the rows are the newest
-    users of each address."""
+    """Executors hand source partitions on with each batch in one run, and one is killed, while users move: the rows are the
+    newest users of each address."""
     document = example("users-by-email.yaml", kafka.bootstrap)
     topic = document["spec"]["topic"] = "users-of-executors"
     document["spec"]["ingest"] = {"executors": 2, "batch": "5s"}
