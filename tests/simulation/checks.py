@@ -13,7 +13,6 @@ from tests.simulation.topic import Topic
 from tests.support.fold import LogRecord
 
 _CLOCK_SECONDS = 0.003  # lags are whole milliseconds
-_TOLD_SECONDS = 2.0  # the end offset that a new replica is compared with may be that old
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +117,7 @@ def check_completeness(
 ) -> None:
     """Check that each replica that answered had been complete. It was empty at one of `possible_creation_times`."""
     for partition, position in positions.items():
-        ends = [
-            topic.end_at(partition, born - _TOLD_SECONDS)
-            for born in possible_creation_times.get(partition, ())
-        ]
+        ends = [topic.end_told_at(partition, born) for born in possible_creation_times.get(partition, ())]
         if ends and position < min(ends):
             raise GuaranteeBroken(
                 f"a replica of partition {partition} at {position} answered as complete, "

@@ -71,12 +71,17 @@ class Rows:
     found_corrupt: bool = False
     """A read has met such a row since the store was opened."""
 
-    def lose_batches(self, batches: int) -> None:
+    def lose_batches(self, batches: int) -> int:
+        """Undo batches, and return how many of them had emptied the replica."""
+        emptied = 0
         for _ in range(min(batches, len(self.undo))):
+            later = self.state
             self.state, self.clock, self.sources, rows, entries, families = self.undo.pop()
+            emptied += self.state.position > later.position
             _change(self.rows, rows)
             _change(self.entries, entries)
             self.change_families(families)
+        return emptied
 
     def change_families(self, changes: Mapping[str, _Before]) -> dict[str, _Before]:
         """Change entries of the families, and return what was there before."""

@@ -22,6 +22,8 @@ from tests.simulation.clock import Scheduler
 from tests.support.fold import LogRecord
 
 _ASKED_SECONDS = (0.001, 0.01)
+_TOLD_SECONDS = 2.0
+"""How old the end offset may be that a node knows."""
 
 
 class Topic:
@@ -44,8 +46,8 @@ class Topic:
         self.of_key: dict[bytes, list[LogRecord]] = {}
         """The row of each key after each of its records, in the order in which they were written."""
         self._records_of_key: dict[bytes, list[LogRecord]] = {}
-        self.away = False
-        """Kafka does not answer."""
+        self._outages: list[list[float]] = []
+        """From when to when Kafka did not answer; the last one may have no end yet."""
         self.compacted = False
         """Its `cleanup.policy` says that it is compacted."""
 
@@ -56,6 +58,18 @@ class Topic:
     def partition_of(self, key: bytes) -> int:
         """Return the partition of the assumed partitioner."""
         return partition_for(key, "murmur2", self.partitions)
+
+    @property
+    def away(self) -> bool:
+        """Kafka does not answer."""
+        return bool(self._outages) and len(self._outages[-1]) == 1
+
+    @away.setter
+    def away(self, away: bool) -> None:
+        if away and not self.away:
+            self._outages.append([self._scheduler.now])
+        elif not away and self.away:
+            self._outages[-1].append(self._scheduler.now)
 
     def append(
         self, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int, marker: bool = False
@@ -107,6 +121,14 @@ class Topic:
 
     def end(self, partition: int) -> int:
         return len(self.records[partition])
+
+    def end_told_at(self, partition: int, moment: float) -> int:
+        """Return the least end offset that a node may know at a moment: it keeps the last one while Kafka is away."""
+        told = moment - _TOLD_SECONDS
+        for began, *ended in reversed(self._outages):
+            if began <= moment and (not ended or ended[0] >= told):
+                told = min(told, began - _TOLD_SECONDS)
+        return self.end_at(partition, told)
 
     def end_at(self, partition: int, moment: float) -> int:
         """Return the end offset at an earlier moment."""

@@ -192,9 +192,7 @@ class World:
         """Lose the batches that were not synced."""
         self.note(f"{host_of(ordinal)} loses power, and up to {batches} batches of each replica")
         for rows in self.disks.below(self.machines[ordinal].data_dir):
-            whole = rows.state.complete
-            rows.lose_batches(batches)
-            if rows.state.complete and not whole:  # it was emptied, and is not any more
+            for _ in range(rows.lose_batches(batches)):
                 self.invariants.undo_creation(ordinal, rows.identity.partition)
         self.invariants.note_destruction()
 
