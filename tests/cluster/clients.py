@@ -1,9 +1,9 @@
 """Run the clients of a view and of its Kafka in a pod of their own: `python clients.py COMMAND ...`. See `platform_on_cluster`.
 
 `read` writes increasing numbers to keys and reads them meanwhile, on persistent connections and on new ones, until its
-standard input ends. `read-with-client` does so with the Python client, which tries the next replica. Both print JSON objects,
-one a line: each failure, and once a second the number of reads. `CA` names the file with the CA of views with TLS; nodes
-are then verified by the name of their Service. `CERTIFICATE` names the file with the clients' own certificate and its key, and
+standard input ends. `read-with-client` does so with the Python client, which tries the next replica, and `read-and-follow`
+follows the changes too. They print JSON objects, one a line: each failure, and once a second the number of reads. `CA` names
+the file with the CA of views with TLS; nodes are then verified by the name of their Service. `CERTIFICATE` names the file with the clients' own certificate and its key, and
 `TOKEN_FILE` that with the token of each request.
 """
 
@@ -258,12 +258,50 @@ class ClientReading(Reading):
         return (404, None) if row is None else (200, row.value)
 
 
+class FollowingReading(Reading):
+    """Follow the changes too. In the end their last ones must have the newest numbers."""
+
+    async def run(self) -> None:
+        self._followed: dict[Any, int] = {}
+        async with AsyncQueryableTopic(self._url) as client:
+            following = asyncio.create_task(self._follow(client))
+            try:
+                await super().run()
+            finally:
+                following.cancel()
+
+    async def _follow(self, client: AsyncQueryableTopic) -> None:
+        async for change in client.changes():
+            if not change.deleted:
+                self._followed[change.key] = change.value["n"]
+
+    async def _all_are_read(self, http: httpx.AsyncClient) -> list[str]:
+        if wrong := await super()._all_are_read(http):
+            return wrong
+        deadline = time.monotonic() + _NEWEST_SECONDS
+        while (missing := self._not_followed()) and time.monotonic() < deadline:
+            await asyncio.sleep(0.5)
+        return missing
+
+    def _not_followed(self) -> list[str]:
+        followed = {key: self._followed.get(key) for key in KEYS}
+        return [
+            f"{key}: the changes end with {followed[key]}, not {self._written[key]}"
+            for key in KEYS
+            if followed[key] != self._written[key]
+        ]
+
+
 async def read(url: str, topic: str) -> None:
     await Reading(url, topic).run()
 
 
 async def read_with_client(url: str, topic: str) -> None:
     await ClientReading(url, topic).run()
+
+
+async def read_and_follow(url: str, topic: str) -> None:
+    await FollowingReading(url, topic).run()
 
 
 async def make_topic(name: str, partitions: str) -> None:
@@ -278,6 +316,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "shown": shown,
     "read": read,
     "read-with-client": read_with_client,
+    "read-and-follow": read_and_follow,
     "left": left,
 }
 

@@ -11,14 +11,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support.view_on_cluster import Platform, ViewOnCluster, available_view, is_ready
+from tests.support.view_on_cluster import SMALL, Platform, ViewOnCluster, available_view, is_ready
 
 pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
 def shared_view(platform: Platform) -> Iterator[ViewOnCluster]:
-    with available_view(platform, "scaling") as view:
+    with available_view(platform, "scaling", {**SMALL, "view": {"changes": True}}) as view:
         yield view
 
 
@@ -107,11 +107,11 @@ def _condition(view: ViewOnCluster, kind: str) -> dict[str, str]:
 
 
 def test_new_transformation_rolls_out_a_revision(two_nodes: ViewOnCluster) -> None:
-    """A new revision hydrates beside the old one and takes over; the old one is removed, and `kubectl get -w` shows the
-    phases.
+    """A new revision hydrates beside the old one and takes over, also for a client that follows the changes; the old one is
+    removed, and `kubectl get -w` shows the phases.
     """
     view, before = two_nodes, int(two_nodes.active[1:])
-    with watched(view) as phases, view.no_read_fails():
+    with watched(view) as phases, view.no_read_fails("read-and-follow"):
         view.patch(
             value={"schema": "n LONG"},
             transform={"sql": "SELECT key, value.n AS n, true AS again FROM records"},
