@@ -2,9 +2,10 @@
 
 `read` writes increasing numbers to keys and reads them meanwhile, on persistent connections and on new ones, until its
 standard input ends. `read-with-client` does so with the Python client, which tries the next replica, and `read-and-follow`
-follows the changes too. They print JSON objects, one a line: each failure, and once a second the number of reads. `CA` names
-the file with the CA of views with TLS; nodes are then verified by the name of their Service. `CERTIFICATE` names the file with the clients' own certificate and its key, and
-`TOKEN_FILE` that with the token of each request.
+follows the changes too. They print JSON objects, one a line: each failure, and once a second the number of reads.
+
+`CA` names the file with the CA of views with TLS; nodes are then verified by the name of their Service. `CERTIFICATE` names the
+file with the clients' own certificate and its key, and `TOKEN_FILE` that with the token of each request.
 """
 
 from __future__ import annotations
