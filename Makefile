@@ -27,7 +27,7 @@ test: needs-java $(READY)  ## Run every test, against real Kafka, Spark and Rock
 	@$(BIN)/python -m queryable_app.ingest.training --wait || echo "No class archive: the JVMs of the tests start more slowly"
 	$(BIN)/pytest $(TEST_OPTIONS) $(TEST_REPORT) $(TESTS)
 
-cluster: export QT_TEST_IMAGE ?= queryable-topics:dev
+cluster: export QT_TEST_IMAGE ?= queryable-topics:test
 cluster: needs-java $(READY)  ## Test the chart, and the product on the cluster that KUBECONFIG names; CONTRIBUTING.md says how
 	$(BIN)/pytest tests/chart tests/cluster $(TEST_REPORT)
 
