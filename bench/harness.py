@@ -34,7 +34,7 @@ class Result:
 
 def _short(value: float | int | str) -> str:
     if isinstance(value, float):
-        return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
+        return f"{value:,.{2 if value < 10 else 1 if value < 1000 else 0}f}"
     return f"{value:,}" if isinstance(value, int) else value
 
 

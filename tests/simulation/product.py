@@ -31,6 +31,7 @@ import queryable_app.serve.replication.replica_builder
 import queryable_app.serve.store.replica
 import queryable_app.serve.store.replica_changes
 from queryable_app.platform import clock as platform_clock
+from queryable_app.platform import running_time
 from queryable_app.policy import failure_detector
 from queryable_app.policy.attempts import Attempts, HedgeBudget, Step
 from queryable_app.serve.feed.logged_changes import CHANGES_RETENTION_MS
@@ -67,6 +68,7 @@ def _replace_clocks_and_events(patch: pytest.MonkeyPatch, world: World) -> None:
         time.time_ns: wall_ns,
         time.monotonic: monotonic,
         platform_clock.monotonic_ms: lambda: int(monotonic() * 1000),
+        running_time.running_seconds: monotonic,
         time.time: lambda: wall_ns() / 1e9,
         sys.modules["queryable_app.platform.log"].event: event,
     }

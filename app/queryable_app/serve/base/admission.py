@@ -5,6 +5,8 @@ that has arrived would begin at once and delay probes and heartbeats. A queued r
 it, and one whose client has disconnected never begins. A long read yields its slot every few milliseconds and waits in a second
 queue, so that short reads do not wait behind many long ones. The number of connections bounds both queues, because a connection
 has at most one read.
+
+A read that waits because the machine gives this process no core is not refused for it: waits are measured without that time.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from queryable_app.errors import Failure, Reason
+from queryable_app.platform.running_time import running_seconds
 from queryable_app.policy.overload import Backlog, admits_long_read
 
 _REFUSALS_PER_PASS: Final = 8  # half a millisecond
@@ -50,14 +53,14 @@ class ReadAdmission:
     def enqueue(self, read: QueuedRead) -> None:
         """Begin or refuse the read in a later pass of the event loop."""
         loop = asyncio.get_running_loop()
-        self._queued.append((loop.time(), read))
+        self._queued.append((running_seconds(), read))
         self._schedule(loop)
 
     async def yield_slot(self) -> None:
         """Pause a long read until its next scheduling slot."""
         loop = asyncio.get_running_loop()
         slot = loop.create_future()
-        self._yielded.append((loop.time(), slot))
+        self._yielded.append((running_seconds(), slot))
         self._schedule(loop)
         await slot
 
@@ -73,20 +76,20 @@ class ReadAdmission:
 
     def _run_next(self, loop: asyncio.AbstractEventLoop) -> None:
         self._scheduled = False
-        begins = self._begin_one(loop)
+        begins = self._begin_one()
         self._begun += begins
         if not begins or self._begun >= _BEGINNINGS_PER_CONTINUATION:
             self._begun = 0
-            self._continue_one(loop.time())
+            self._continue_one(running_seconds())
         self._schedule(loop)
 
-    def _begin_one(self, loop: asyncio.AbstractEventLoop) -> bool:
+    def _begin_one(self) -> bool:
         queued = self._queued
         for _ in range(min(_REFUSALS_PER_PASS, len(queued))):
             since, read = queued.popleft()
             if read.is_abandoned():
                 continue
-            now = loop.time()
+            now = running_seconds()
             if self._backlog.admits(now - since, len(queued), now):
                 read.begin()
                 return True

@@ -59,7 +59,7 @@ def open_database(path: Path, memory: SharedMemory, with_index: bool, with_histo
         there = _families(path)  # RocksDB opens all that a store has, or none
         for name, wanted in ((INDEX, with_index), (HISTORY, with_history)):
             if wanted or name in there:
-                families[name] = rocksdb_options(memory, memtable_bytes, with_index, name == INDEX)
+                families[name] = rocksdb_options(memory, memtable_bytes, with_index, only_ranges=True)
         db = Rdict(str(path), rows, column_families=families)
     except Exception as error:  # rocksdict raises nothing more specific
         raise open_failure(path, str(error)) from error

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from queryable_app.contract import NODE_HEADER
+from queryable_app.platform.running_time import running_seconds
 from queryable_app.policy.overload import BACKLOG_SECONDS, WAITING_FEW
+from queryable_app.serve.base import admission
 from queryable_app.serve.base.admission import ReadAdmission
 from queryable_app.serve.peers.peers import HEARTBEAT
 from tests.support.served import Served, parsed, read_answers, served
@@ -79,9 +81,8 @@ def test_read_that_waited_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -
         read_admission = ReadAdmission()
         for n in range(WAITING_FEW + 2):
             read_admission.enqueue(Request(log, str(n)))
-        loop = asyncio.get_running_loop()
-        later = loop.time() + 1.1 * BACKLOG_SECONDS
-        monkeypatch.setattr(loop, "time", lambda: later)  # as if the loop had been blocked
+        later = running_seconds() + 1.1 * BACKLOG_SECONDS
+        monkeypatch.setattr(admission, "running_seconds", lambda: later)  # as if the loop had been blocked
         while len(log) < WAITING_FEW + 2:
             await asyncio.sleep(0)
         return log
@@ -91,6 +92,26 @@ def test_read_that_waited_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -
         "1 is refused",
         *(f"{n + 2} begins" for n in range(WAITING_FEW)),
     ]
+
+
+def test_read_that_waited_for_a_core_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads that wait because the process got no core begin, however many they are."""
+
+    async def story() -> list[str]:
+        log: list[str] = []
+        read_admission = ReadAdmission()
+        now = running_seconds()
+        monkeypatch.setattr(admission, "running_seconds", lambda: now)
+        for n in range(WAITING_FEW + 2):
+            read_admission.enqueue(Request(log, str(n)))
+        loop = asyncio.get_running_loop()
+        later = loop.time() + 1.1 * BACKLOG_SECONDS
+        monkeypatch.setattr(loop, "time", lambda: later)
+        while len(log) < WAITING_FEW + 2:
+            await asyncio.sleep(0)
+        return log
+
+    assert asyncio.run(story()) == [f"{n} begins" for n in range(WAITING_FEW + 2)]
 
 
 def test_long_reads_continue_one_at_a_time() -> None:
