@@ -166,7 +166,8 @@ def test_users_who_move_leave_nothing_behind_while_an_executor_is_killed(platfor
     view = ViewOnCluster(platform, "users-by-email", "moving-users")
     platform.make_topic(view.topic)
     resources = {**SMALL["podTemplate"]["resources"], "rekey": REKEY}
-    view.apply(example(view.name, podTemplate={"resources": resources}, ingest={"executors": 2}))
+    executors = {"podTemplate": {"resources": resources}, "ingest": {"executors": 2}}
+    view.apply(example(view.name, topic=view.topic, **executors))
     view.wait_until_available()
     dice, addresses = random.Random(SEED), {}
 
