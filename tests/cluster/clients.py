@@ -285,11 +285,10 @@ class FollowingReading(Reading):
         return missing
 
     def _not_followed(self) -> list[str]:
-        followed = {key: self._followed.get(key) for key in KEYS}
         return [
-            f"{key}: the changes end with {followed[key]}, not {self._written[key]}"
-            for key in KEYS
-            if followed[key] != self._written[key]
+            f"{key}: the changes end with {self._followed.get(key)}, not {number}"
+            for key, number in self._written.items()
+            if self._followed.get(key) != number
         ]
 
 

@@ -20,10 +20,6 @@ INTERNAL_TOPIC_CONFIG: Final = {
 }
 
 
-def is_rekeyed(spec: TopicSpec) -> bool:
-    return bool(spec.key_by) or (spec.aggregate is not None and bool(spec.aggregate.group_by))
-
-
 def internal_topic(application_id: str) -> str:
     """Return the topic into which the rekey job of a revision writes."""
     return f"{application_id}.rekey"

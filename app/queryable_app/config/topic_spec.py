@@ -114,6 +114,11 @@ class TopicSpec:
         return 1 + self.standby_replicas
 
     @property
+    def is_rekeyed(self) -> bool:
+        """Return whether a rekey job writes the records under other keys than their own."""
+        return bool(self.key_by) or (self.aggregate is not None and bool(self.aggregate.group_by))
+
+    @property
     def stored_format(self) -> StoredFormat:
         """Return the format of stored values; SQL and schemas make JSON, and an aggregate view stores its states."""
         if self.aggregate is not None:
@@ -195,8 +200,7 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
             "spec.auth.rules: a rule compares the certificate of clients, and none is asked for; "
             "set spec.tls.clientAuth to request or require"
         )
-    groups = parsed.aggregate is not None and parsed.aggregate.group_by
-    if parsed.ingest.executors and not (groups or parsed.key_by):
+    if parsed.ingest.executors and not parsed.is_rekeyed:
         raise SpecError(
             "spec.ingest.executors: only a view with spec.view.aggregate.groupBy or spec.view.keyBy has a stage that executors "
             "run; leave the field out"

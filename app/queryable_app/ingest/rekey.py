@@ -10,7 +10,6 @@ import threading
 from pathlib import Path
 from typing import Final, NoReturn
 
-from queryable_app.config.rekey import is_rekeyed
 from queryable_app.config.topic_spec import SpecError, TopicSpec
 from queryable_app.contract import NodeSettings, SettingsError
 from queryable_app.ingest.__main__ import IngestProcess
@@ -36,7 +35,7 @@ def main() -> int:
         settings = NodeSettings.from_env()
         spec = read_spec(settings)
         placement = Placement.from_json(Path(settings.placement_path).read_text())
-        if not is_rekeyed(spec):
+        if not spec.is_rekeyed:
             raise SettingsError("the view has the record key, so it needs no rekey job")
         process = IngestProcess(Path(settings.run_dir), 0)
     except (SettingsError, SpecError, OSError) as error:

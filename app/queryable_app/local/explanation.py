@@ -11,7 +11,7 @@ from typing import Any, Final
 from queryable_app.aggregates.catalog import code_of
 from queryable_app.aggregates.states import state_codec
 from queryable_app.config.aggregate_spec import AggregateSpec, WindowSpec
-from queryable_app.config.rekey import internal_topic, is_rekeyed
+from queryable_app.config.rekey import internal_topic
 from queryable_app.config.topic_spec import TopicSpec
 from queryable_app.contract import NodeSettings
 
@@ -62,7 +62,7 @@ def explanation(
             for index in spec.indexes
         ]
         unknown.append("the disk space of indexes: an entry for each row whose field has a value of the type")
-    if is_rekeyed(spec):
+    if spec.is_rekeyed:
         known["internalTopics"] = [{"name": internal_topic("<applicationId>"), "partitions": partitions}]
     known["placement"] = _placement(spec, partitions)
     known["estimates"] = _estimates(spec, analysis, records, unknown)
@@ -82,7 +82,7 @@ def _stages(spec: TopicSpec, analysis: Mapping[str, Any]) -> Iterator[dict[str, 
         what.append(f"{number} input{'s' if number > 1 else ''} of the aggregate")
     if analysis["readsHeaders"]:
         what.append("reads headers")
-    if is_rekeyed(spec):
+    if spec.is_rekeyed:
         key = (
             "the group's key"
             if spec.aggregate is not None

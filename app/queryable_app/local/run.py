@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from queryable_app.config.kafka_settings import kafka_connection
-from queryable_app.config.rekey import is_rekeyed
 from queryable_app.contract import GROUP_KEY_FORMAT_FILE
 from queryable_app.local import data_directory, revision, topics
 from queryable_app.local.class_training import ClassTraining
@@ -173,7 +172,7 @@ class _Run:
 
     def _check_sql(self) -> None:
         spec = self._resource.spec
-        if not spec.sql and not spec.value_schema and spec.aggregate is None and not is_rekeyed(spec):
+        if not spec.sql and not spec.value_schema and spec.aggregate is None and not spec.is_rekeyed:
             return
         front, application_id = self._urls[0], f"local.{self._resource.name}.check"
         settings = pod_settings("check", 0, self._spec(), application_id, front, [front], self._data)
@@ -193,7 +192,7 @@ class _Run:
             raise SpecRefused(_tail(log))
         if check.exit_code:
             raise RunError(f"the SQL could not be checked:\n{_tail(log)}")
-        if is_rekeyed(spec):
+        if spec.is_rekeyed:
             self._group_key_format = Path(settings.run_dir, GROUP_KEY_FORMAT_FILE).read_text()
 
     def _start_kafka(self, broker_jars: Path, java: Path) -> int:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from queryable_app.config.rekey import GroupKeyFormat, is_rekeyed, spec_of_nodes
+from queryable_app.config.rekey import GroupKeyFormat, spec_of_nodes
 from queryable_app.config.topic_spec import TopicSpec, parse_spec_json
 from queryable_app.config.value_schema import split_settings
 from queryable_app.contract import NodeSettings, SettingsError
@@ -45,7 +45,7 @@ def read_token(settings: NodeSettings) -> str:
 def read_node_spec(settings: NodeSettings) -> TopicSpec:
     """Return the spec that a node follows: that of a rekeyed view is a view of the internal topic. Raise as `read_spec`."""
     spec = read_spec(settings)
-    if not is_rekeyed(spec):
+    if not spec.is_rekeyed:
         return spec
     key_format: Any = settings.group_key_format
     if key_format not in get_args(GroupKeyFormat):

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from queryable_app.config import rekey
 from queryable_app.config.topic_spec import SpecError, parse_spec
 from queryable_operator.spec import names
 from queryable_operator.spec.rekeying import is_rekeyed
@@ -32,7 +31,7 @@ def test_operator_and_nodes_agree(of: dict[str, Any]) -> None:
     """The operator runs a job for exactly those specs whose nodes read an internal topic."""
     spec = resource(**of)["spec"]
 
-    assert is_rekeyed(spec) == rekey.is_rekeyed(parse_spec(spec))
+    assert is_rekeyed(spec) == parse_spec(spec).is_rekeyed
 
 
 @pytest.mark.parametrize(

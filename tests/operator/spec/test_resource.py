@@ -77,7 +77,10 @@ def test_view_can_follow_an_earlier_spec() -> None:
         ({"auth": {"jwt": {"jwksUrl": "https://a"}}}, "spec.auth.rules: is empty"),
         ({"tls": {"clientAuth": "require"}}, "spec.tls.clientAuth: require needs spec.tls.secretRef"),
         ({"ingest": {"batch": "1s"}}, "spec.ingest.batch: Spark's Real-Time Mode takes no batch under 5s"),
-        ({"ingest": {"executors": 2}}, "spec.ingest.executors: only a view with spec.view.aggregate.groupBy or "),
+        (
+            {"ingest": {"executors": 2}},
+            "spec.ingest.executors: only a view with spec.view.aggregate.groupBy or spec.view.keyBy has",
+        ),
         ({"ingest": {"driverMemory": "256m"}}, "spec.ingest.driverMemory: Spark needs at least 512m"),
         ({"kafka": SASL}, "spec.kafka.config: sasl.mechanism is not set"),
         ({"kafka": PATH}, "spec.kafka.config: ssl.truststore.location names a file"),
