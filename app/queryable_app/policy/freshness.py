@@ -147,21 +147,25 @@ def freshness_failure(
             else source_positions_text(needed_position)
         )
         return _not_fresh(replica, options, f"is {short} records short of the position {position}")
-    for bound, lag, unit in (
-        (options.max_lag_ms, lag_ms(replica, now_ms), "ms"),
-        (options.max_lag_records, lag_records(replica), "records"),
-    ):
-        if bound is None:
-            continue
-        if lag < 0:
-            return _not_fresh(
-                replica, options, f"may be more than {bound} {unit} behind: the end offset is not known yet"
-            )
-        if lag > bound:
-            return _not_fresh(
-                replica, options, f"is {lag} {unit} behind, {lag - bound} more than the {bound} asked for"
-            )
+    if options.max_lag_ms is not None:
+        failure = _beyond(replica, options, options.max_lag_ms, lag_ms(replica, now_ms), "ms")
+        if failure is not None:
+            return failure
+    if options.max_lag_records is not None:
+        return _beyond(replica, options, options.max_lag_records, lag_records(replica), "records")
     return None
+
+
+def _beyond(
+    replica: ReplicaFreshness, options: ReadOptions, bound: int, lag: int, unit: str
+) -> Failure | None:
+    if lag < 0:
+        how_far = f"may be more than {bound} {unit} behind: the end offset is not known yet"
+    elif lag > bound:
+        how_far = f"is {lag} {unit} behind, {lag - bound} more than the {bound} asked for"
+    else:
+        return None
+    return _not_fresh(replica, options, how_far)
 
 
 def absent(replica: ReplicaFreshness, why: str) -> Failure:

@@ -81,7 +81,7 @@ def payload_length(prefix: bytes) -> int:
 
 
 def decode_hello(payload: bytes) -> Hello:
-    _, protocol, generation, task, epoch = _unpack(_HELLO, payload, HELLO, len(payload))
+    _, protocol, generation, task, epoch = _unpack(_HELLO, payload, HELLO)
     if protocol != PROTOCOL:
         raise FrameError(
             f"the writer speaks protocol {protocol}, this node {PROTOCOL}: they are not from one release"
@@ -90,12 +90,14 @@ def decode_hello(payload: bytes) -> Hello:
 
 
 def decode_end(payload: bytes) -> End:
-    _, task, epoch = _unpack(_END, payload, END, len(payload))
+    _, task, epoch = _unpack(_END, payload, END)
     return End(task, epoch)
 
 
 def decode_slice_header(payload: bytes) -> SliceHeader:
-    header = SliceHeader._make(_unpack(_SLICE, payload, SLICE, _SLICE.size)[1:])
+    if len(payload) < _SLICE.size or payload[0] != SLICE:
+        raise _no_frame(payload, SLICE)
+    header = SliceHeader._make(_SLICE.unpack_from(payload)[1:])
     if not 0 <= header.first_offset <= header.last_offset or header.partition < 0:
         raise FrameError(
             f"a slice of partition {header.partition}, {header.first_offset} to {header.last_offset}"
@@ -186,10 +188,14 @@ def _frame(payload: bytes) -> bytes:
     return LENGTH.pack(len(payload)) + payload
 
 
-def _unpack(layout: struct.Struct, payload: bytes, kind: int, length: int) -> tuple[int, ...]:
-    if payload[:1] != bytes((kind,)) or length != layout.size or len(payload) < length:
-        raise FrameError(f"{len(payload)} bytes are no frame of type {kind}")
-    return layout.unpack_from(payload)
+def _unpack(layout: struct.Struct, payload: bytes, kind: int) -> tuple[int, ...]:
+    if payload[:1] != bytes((kind,)) or len(payload) != layout.size:
+        raise _no_frame(payload, kind)
+    return layout.unpack(payload)
+
+
+def _no_frame(payload: bytes, kind: int) -> FrameError:
+    return FrameError(f"{len(payload)} bytes are no frame of type {kind}")
 
 
 def _require_whole(payload: bytes, end: int) -> None:

@@ -286,11 +286,11 @@ class FrameReader:
             received.set_exception(error)
 
     def _lone_frame_is_applied(self) -> bool:
-        prefix = row_frames.LENGTH.size
-        if not self._between_frames or self._start > 0 or self._end <= prefix:
+        prefix, end = row_frames.LENGTH.size, self._end
+        if not self._between_frames or self._start > 0 or end <= prefix:
             return False
-        length = row_frames.payload_length(bytes(self._view[:prefix]))
-        return self._end == prefix + length and self.apply_now(bytes(self._view[prefix : self._end]))
+        (length,) = row_frames.LENGTH.unpack_from(self._view)
+        return bool(end == prefix + length and self.apply_now(bytes(self._view[prefix:end])))
 
     async def _large(self, length: int) -> bytes:
         whole = memoryview(bytearray(length))

@@ -138,19 +138,22 @@ class Slices:
         """Apply slices in order, each in one write or together with others. A failed replica ignores them; other replicas
         continue."""
         parts = [(row_frames.decode_slice_header(payload), payload) for payload in payloads]
+        if len(parts) == 1:
+            self._apply(parts)
+            return
         start = 0
         for end in range(1, len(parts)):
             if not _follows(parts[end - 1][0], parts[end][0]):
                 self._apply(parts[start:end])
                 start = end
-        self._apply(parts[start:] if start else parts)
+        self._apply(parts[start:])
 
     def _apply(self, parts: Sequence[Part]) -> None:
         header = parts[0][0] if len(parts) == 1 else row_frames.joined([part for part, _ in parts])
         header, replica = self._addressed(header)
-        if replica is None or not replica.writable or header.last_offset < replica.position:
+        if replica is None or not replica.writable or header.last_offset < (position := replica.position):
             return
-        if header.first_offset >= replica.position and header.bad == 0 and header.null_keys == 0:
+        if header.first_offset >= position and header.bad == 0 and header.null_keys == 0:
             self._apply_whole(replica, header, parts)
         else:
             self._apply_row_by_row(replica, header, parts)
@@ -162,11 +165,11 @@ class Slices:
         started."""
         if self._replicas.source_partitions:  # markers go to every partition, whatever their key is
             header = header._replace(mismatches_murmur2=0, mismatches_crc32=0, mismatches_fnv1a=0)
-        if not 0 <= header.partition < self._replicas.partitions:
+        replica = self._replicas.by_partition.get(header.partition)
+        if replica is None and header.partition >= self._replicas.partitions:
             raise FrameError(
                 f"a slice of partition {header.partition}, and there are {self._replicas.partitions}"
             )
-        replica = self._replicas.by_partition.get(header.partition)
         return header, replica if replica is not None and replica.accepts_slices else None
 
     def _apply_whole(self, replica: Replica, header: SliceHeader, parts: Sequence[Part]) -> None:

@@ -48,7 +48,7 @@ _REPLY_RESERVE_SECONDS: Final = 0.01  # the position of a replica is a better an
 _NO_POSITIONS: Final[Mapping[int, NeededPosition]] = {}
 
 
-class _CacheEntry(NamedTuple):
+class _Shared(NamedTuple):
     """What all plain reads of a replica share for `_SHARED_MS`, or until the replica's state changes.
 
     The lag is that of the last moment, so it is never too small.
@@ -77,7 +77,7 @@ class Reads:
         self._keys_need_conversion = node.codec.format not in ("string", "bytes")
         self._render = node.render
         self._revision = self.answers.revision
-        self._cache: dict[int, _CacheEntry] = {}  # by partition
+        self._cache: dict[int, _Shared] = {}  # by partition
         self._not_hosted: dict[int, Failure] = {}  # by partition
         self.defaults = ReadOptions()
         self.plain_reads_wait = False
@@ -126,16 +126,16 @@ class Reads:
         replica = self.replicas.by_partition.get(partition)
         if replica is None:
             raise not_hosted_here(partition)
-        cached = self._cache.get(partition)
+        shared = self._cache.get(partition)
         if (
-            cached is None
-            or cached.replica is not replica
-            or cached.until_ms < now_ms
-            or cached.state is not replica.state
+            shared is None
+            or shared.replica is not replica
+            or shared.until_ms < now_ms
+            or shared.state is not replica.state
         ):
-            cached = self._cache[partition] = self._cache_entry(replica, now_ms + _SHARED_MS)
+            shared = self._renewed(replica, now_ms)
         if options is self.defaults:
-            refusal = cached.refusal
+            refusal = shared.refusal
         else:
             for other in needed.keys() - {partition}:  # its records may change which partition holds the key
                 self.readable_replica(other, options, needed, now_ms)
@@ -148,9 +148,9 @@ class Reads:
             if not flags & TOMBSTONE and (not expiry_ms or expiry_ms > time_ns() // 1_000_000):
                 value = stored[ROW_HEADER_SIZE:]
                 return self.answers.found(
-                    partition, offset, timestamp_ms, value, cached.headers, form, if_none_match
+                    partition, offset, timestamp_ms, value, shared.headers, form, if_none_match
                 )
-        headers = b"qt-partition: %d\r\n%b" % (partition, cached.headers)
+        headers = b"qt-partition: %d\r\n%b" % (partition, shared.headers)
         return self.answers.absent((progress_of(replica, now_ms),), headers)
 
     def hosted_elsewhere(self, key: bytes) -> Failure | None:
@@ -175,7 +175,7 @@ class Reads:
         """Return the bytes of the answer to a plain read that finds a live row. Return None if `point` must decide, and the
         refusal if only other nodes host the key.
 
-        `key` stands in the path as it is, without percent signs. `point` has left an entry in the cache a moment ago.
+        `key` stands in the path as it is, without percent signs.
         """
         now_ms = self.node.last_read_ms = monotonic_ms()
         if self._keys_need_conversion:
@@ -189,18 +189,21 @@ class Reads:
         partition = self._partitioner.partitioning.partition_of(record_key)
         if partition is None:
             return None
-        cached = self._cache.get(partition)
-        if cached is None:
+        hosted = self.replicas.by_partition.get(partition)
+        if hosted is None:
             return self._elsewhere(partition)
-        until_ms, replica, store, state, _, headers = cached
+        shared = self._cache.get(partition) or self._renewed(hosted, now_ms)
+        until_ms, replica, store, state, _, headers = shared
         if (
             until_ms < now_ms
+            or replica is not hosted
             or store is None
             or store.state is not state
             or not replica.serves_from(store)
-            or self.replicas.by_partition.get(partition) is not replica
         ):
-            return None
+            _, _, store, _, _, headers = self._renewed(hosted, now_ms)
+            if store is None:
+                return None
         try:
             stored = store.get(disk_key)
         except Failure:
@@ -250,11 +253,16 @@ class Reads:
         progress = [progress_of(replica, now_ms) for replica in replicas]
         return self.answers.of_newest(newest, progress, 0, form, if_none_match)
 
-    def _cache_entry(self, replica: Replica, until_ms: int) -> _CacheEntry:
-        headers = self.answers.shared_lines((progress_of(replica, until_ms),), 0)
+    def _renewed(self, replica: Replica, now_ms: int) -> _Shared:
+        """Return what the plain reads of a replica share from now on."""
+        until_ms = now_ms + _SHARED_MS
         refusal = freshness_failure(replica, self.defaults, until_ms, None)
         store = replica.store if replica.opened and refusal is None else None
-        return _CacheEntry(until_ms, replica, store, replica.state, refusal, headers)
+        headers = self.answers.lines_of_one(replica, until_ms)
+        shared = self._cache[replica.partition] = _Shared(
+            until_ms, replica, store, replica.state, refusal, headers
+        )
+        return shared
 
     def note_read(self) -> None:
         """Remember the time of the read: ingest leaves room for reads while there are some."""

@@ -11,9 +11,11 @@ from typing import Final
 from zlib import crc32
 
 from queryable_app.errors import Failure, Reason
+from queryable_app.policy.freshness import lag_ms, lag_records, position_text
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.replica_progress import ReplicaProgress, positions_text
 from queryable_app.serve.reads.stored_row import StoredRow
+from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.http_text import AVRO, JSON, Answer, header_text, matches_etag, problem_answer
 
 _FRESHNESS: Final = b"qt-position: %b\r\nqt-role: %b\r\nqt-lag-records: %d\r\nqt-lag-ms: %d\r\nqt-epoch: %d\r\nqt-hops: %d\r\n"
@@ -54,6 +56,21 @@ class PointAnswers:
     def shared_lines(self, progress: Sequence[ReplicaProgress], hops: int) -> bytes:
         """Return the header lines that do not depend on the row."""
         return self.freshness_lines(progress, hops) + self._caching
+
+    def lines_of_one(self, replica: Replica, now_ms: int) -> bytes:
+        """Return the same lines for one replica of this node, at a moment of `platform/clock.py`."""
+        return (
+            _FRESHNESS
+            % (
+                position_text(replica).encode(),
+                replica.role.encode(),
+                lag_records(replica),
+                lag_ms(replica, now_ms),
+                self._replicas.placement.epoch,
+                0,
+            )
+            + self._caching
+        )
 
     def of_newest(
         self,

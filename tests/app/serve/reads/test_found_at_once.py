@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from queryable_app.errors import Failure
+from queryable_app.errors import Failure, Reason
 from queryable_app.serve.base.answer_reservation import SMALL_ANSWER_BYTES
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads import point
@@ -117,24 +118,36 @@ def test_key_that_its_format_refuses_is_left(tmp_path: Path) -> None:
     node.replicas.close()
 
 
-def test_another_state_of_the_replica_is_left(node: Node) -> None:
-    """After a slice the position in the headers is the new one: the general way renders it first."""
+def test_state_after_a_slice_is_shown(node: Node) -> None:
+    """After a slice the position in the headers is the new one, as in the answer of every other read."""
     reads = warmed(node)
     node.slices.apply(slice_payload(put(5, b"b", b"2")))
 
-    assert reads.found_at_once(b"a", SERVER) is None
-    assert b"qt-position: 0:6\r\n" in in_full(reads, b"a")
     answer = reads.found_at_once(b"a", SERVER)
+
     assert isinstance(answer, bytes)
     assert b"qt-position: 0:6\r\n" in answer
+    assert answer == in_full(reads, b"a")
 
 
-def test_moment_later_is_left(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moment_later_has_its_own_lag(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the shared headers are old, the lag in them is computed again."""
     reads = warmed(node)
-    monkeypatch.setattr(point, "monotonic_ms", lambda: NOW_MS + 6)
+    monkeypatch.setattr(point, "monotonic_ms", lambda: NOW_MS + 60)
 
-    assert reads.found_at_once(b"a", SERVER) is None
+    answer = reads.found_at_once(b"a", SERVER)
+
+    assert isinstance(answer, bytes)
+    (lag,) = re.findall(rb"qt-lag-ms: (\d+)\r\n", answer)
+    assert int(lag) >= 60
+    assert answer == in_full(reads, b"a")
+
+
+def test_first_read_of_a_replica_is_answered(node: Node) -> None:
+    """A read needs no earlier one of its replica."""
+    reads = Reads(node)
+
+    assert reads.found_at_once(b"a", SERVER) == in_full(reads, b"a")
 
 
 def test_replica_that_may_not_answer_is_left(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,13 +161,28 @@ def test_replica_that_may_not_answer_is_left(node: Node, monkeypatch: pytest.Mon
     assert reads.found_at_once(b"a", SERVER) is None
 
 
-def test_released_replica_is_left(node: Node) -> None:
-    """A replica that the node hosts no more answers nothing, however young the shared headers are."""
+def test_released_replica_is_not_read(node: Node) -> None:
+    """A key of a replica that the node hosts no more has the failure that another node answers, however young the shared
+    headers are."""
     reads = warmed(node)
     replica = node.replicas.by_partition.pop(0)
 
-    assert reads.found_at_once(b"a", SERVER) is None
+    failure = reads.found_at_once(b"a", SERVER)
+
+    assert isinstance(failure, Failure)
+    assert failure.reason is Reason.WRONG_OWNER
     node.replicas.by_partition[0] = replica
+
+
+def test_detached_store_is_not_read(node: Node) -> None:
+    """A replica whose store was taken away answers nothing: that store is closed soon."""
+    reads = warmed(node)
+    replica = node.replicas.by_partition[0]
+    store = replica.detach_store("is being copied")
+    assert store is not None
+
+    assert reads.found_at_once(b"a", SERVER) is None
+    replica.open(store)
 
 
 def test_scattered_keys_are_left(node: Node) -> None:
