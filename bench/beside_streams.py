@@ -1,9 +1,12 @@
-"""Measure a node beside an application of Kafka Streams, in turns on one machine: point reads, and how soon a record is readable.
+"""Measure a node beside an application of Kafka Streams, in turns on one machine: point reads, lone reads beside ingest, and how
+soon a record is readable.
 
 Both read the same topic of the same broker. A node is what `qtopic run` starts, with Spark idle beside it; the peer is
 `bench/streams/StreamsTable.java`: Kafka Streams with RocksDB behind Vert.x. For point reads each has core 0, and the load
-core 1; for freshness both have the machine, one load, and the settings of Kafka Streams that showed a record soonest: first
-each alone, with the other one stopped, then both at the same time. A ratio above 1 is in favour of the node. It needs a JDK.
+core 1. For the rest both have the machine, 1 000 records/s, and the settings of Kafka Streams that showed a record soonest.
+Lone reads come from one connection, which pauses after each of them, while the other system is stopped. Freshness is measured of
+each system alone, with the other one stopped, and then with both at the same time. A ratio above 1 is in favour of the node. It
+needs a JDK.
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import socket
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,6 +51,7 @@ STREAMS: Final = JarSet(
 STREAMS_DIGESTS: Final = Path(__file__).with_name("streams") / "jars.sha256"
 
 PARTITIONS = 8
+LONE_READ_PAUSES_MS = (3, 0.3)
 # The source topic is the changelog, and no cache holds a record back: what its documentation advises, and what was fastest.
 TUNED = {"topology.optimization": "all", "statestore.cache.max.bytes": "0"}
 SOONEST = {**TUNED, "poll.ms": "5", "commit.interval.ms": "1000"}
@@ -165,6 +171,17 @@ def freshness(directory: Path, bootstrap: str, seconds: int, rounds: int) -> Ite
         urls = {"node": ours, "Kafka Streams": peer}
         for url in urls.values():
             list(probe(url, bootstrap, "fresh", 2 * seconds))  # warms the JVM
+        for pause_ms in LONE_READ_PAUSES_MS:
+            lone: dict[str, list[dict[str, float]]] = {name: [] for name in urls}
+            for _ in range(2 * rounds):
+                for name, url in urls.items():
+                    with stopped([other for other in urls.values() if other != url]):
+                        list(probe(url, bootstrap, "fresh", 1))  # it catches up
+                        lone[name].append(quantiles(list(lone_reads(url, seconds / 2, pause_ms))))
+            for name, measured in lone.items():
+                yield Result(
+                    "beside_streams", f"a read every {pause_ms} ms, {name}", figures_of(by_quantile(measured))
+                )
         for setting in ("alone", "both"):
             samples: dict[str, list[dict[str, float]]] = {name: [] for name in urls}
             for _ in range(rounds):
@@ -174,12 +191,31 @@ def freshness(directory: Path, bootstrap: str, seconds: int, rounds: int) -> Ite
                         list(probe(url, bootstrap, "fresh", 1))  # it catches up
                         samples[name].append(quantiles(list(probe(url, bootstrap, "fresh", seconds))))
             for name, measured in samples.items():
-                figures = figures_of(
-                    {quantile: [one[quantile] for one in measured] for quantile in ("p50", "p99")}
-                )
                 yield Result(
-                    "beside_streams", f"freshness, {setting}, {name}", figures, "not above Kafka Streams"
+                    "beside_streams",
+                    f"freshness, {setting}, {name}",
+                    figures_of(by_quantile(measured)),
+                    "not above Kafka Streams",
                 )
+
+
+def lone_reads(url: str, seconds: float, pause_ms: float) -> Iterator[float]:
+    """Yield the milliseconds of each read of one connection, which pauses after it. The keys are those of the probes."""
+    with socket.create_connection(("127.0.0.1", port_of(url))) as connection:
+        end, number = time.monotonic() + seconds, 0
+        while time.monotonic() < end:
+            number += 1
+            request = b"GET /v1/keys/probe-%d HTTP/1.1\r\nhost: bench\r\n\r\n" % (number % 64)
+            begun = time.perf_counter()
+            connection.sendall(request)
+            answer = connection.recv(65536)
+            yield (time.perf_counter() - begun) * 1000
+            assert answer.startswith(b"HTTP/1.1 200 "), answer
+            time.sleep(pause_ms / 1000)
+
+
+def by_quantile(rounds: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    return {name: [one[name] for one in rounds] for name in ("p50", "p99")}
 
 
 def figures_of(measured: Mapping[str, Sequence[float]]) -> dict[str, float | int | str]:
