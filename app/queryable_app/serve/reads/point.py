@@ -197,13 +197,11 @@ class Reads:
         if (
             until_ms < now_ms
             or replica is not hosted
-            or store is None
-            or store.state is not state
-            or not replica.serves_from(store)
+            or (store is not None and (store.state is not state or not replica.serves_from(store)))
         ):
             _, _, store, _, _, headers = self._renewed(hosted, now_ms)
-            if store is None:
-                return None
+        if store is None:
+            return None
         try:
             stored = store.get(disk_key)
         except Failure:
