@@ -19,8 +19,9 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -172,50 +173,49 @@ def freshness(directory: Path, bootstrap: str, seconds: int, rounds: int) -> Ite
         for url in urls.values():
             list(probe(url, bootstrap, "fresh", 2 * seconds))  # warms the JVM
         for pause_ms in LONE_READ_PAUSES_MS:
-            lone: dict[str, list[dict[str, float]]] = {name: [] for name in urls}
-            for _ in range(2 * rounds):
-                for name, url in urls.items():
-                    with stopped([other for other in urls.values() if other != url]):
-                        list(probe(url, bootstrap, "fresh", 1))  # it catches up
-                        lone[name].append(quantiles(list(lone_reads(url, seconds / 2, pause_ms))))
-            for name, measured in lone.items():
-                yield Result(
-                    "beside_streams", f"a read every {pause_ms} ms, {name}", figures_of(by_quantile(measured))
-                )
+            read = partial(lone_reads, seconds=seconds / 2, pause_ms=pause_ms)
+            for name, measured in in_turns(urls, bootstrap, 2 * rounds, read).items():
+                yield Result("beside_streams", f"a read every {pause_ms} ms, {name}", figures_of(measured))
+        see = partial(probe, bootstrap=bootstrap, topic="fresh", seconds=seconds)
         for setting in ("alone", "both"):
-            samples: dict[str, list[dict[str, float]]] = {name: [] for name in urls}
-            for _ in range(rounds):
-                for name, url in urls.items():
-                    others = [other for other in urls.values() if setting == "alone" and other != url]
-                    with stopped(others):
-                        list(probe(url, bootstrap, "fresh", 1))  # it catches up
-                        samples[name].append(quantiles(list(probe(url, bootstrap, "fresh", seconds))))
-            for name, measured in samples.items():
-                yield Result(
-                    "beside_streams",
-                    f"freshness, {setting}, {name}",
-                    figures_of(by_quantile(measured)),
-                    "not above Kafka Streams",
-                )
+            for name, measured in in_turns(urls, bootstrap, rounds, see, alone=setting == "alone").items():
+                case = f"freshness, {setting}, {name}"
+                yield Result("beside_streams", case, figures_of(measured), "not above Kafka Streams")
+
+
+def in_turns(
+    urls: Mapping[str, str],
+    bootstrap: str,
+    rounds: int,
+    samples_of: Callable[[str], Iterator[float]],
+    alone: bool = True,
+) -> dict[str, dict[str, list[float]]]:
+    """Return p50 and p99 of each system in each round. `alone`: the others are stopped meanwhile."""
+    taken: dict[str, list[dict[str, float]]] = {name: [] for name in urls}
+    for _ in range(rounds):
+        for name, url in urls.items():
+            with stopped([other for other in urls.values() if alone and other != url]):
+                list(probe(url, bootstrap, "fresh", 1))  # it catches up
+                taken[name].append(quantiles(list(samples_of(url))))
+    return {
+        name: {quantile: [one[quantile] for one in rows] for quantile in ("p50", "p99")}
+        for name, rows in taken.items()
+    }
 
 
 def lone_reads(url: str, seconds: float, pause_ms: float) -> Iterator[float]:
-    """Yield the milliseconds of each read of one connection, which pauses after it. The keys are those of the probes."""
+    """Yield the milliseconds of each read of one connection, which pauses after it. The keys are those of the first probes."""
     with socket.create_connection(("127.0.0.1", port_of(url))) as connection:
         end, number = time.monotonic() + seconds, 0
         while time.monotonic() < end:
             number += 1
-            request = b"GET /v1/keys/probe-%d HTTP/1.1\r\nhost: bench\r\n\r\n" % (number % 64)
+            request = b"GET /v1/keys/probe-%d HTTP/1.1\r\nhost: bench\r\n\r\n" % (1 + number % 16)
             begun = time.perf_counter()
             connection.sendall(request)
             answer = connection.recv(65536)
             yield (time.perf_counter() - begun) * 1000
             assert answer.startswith(b"HTTP/1.1 200 "), answer
             time.sleep(pause_ms / 1000)
-
-
-def by_quantile(rounds: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
-    return {name: [one[name] for one in rounds] for name in ("p50", "p99")}
 
 
 def figures_of(measured: Mapping[str, Sequence[float]]) -> dict[str, float | int | str]:

@@ -138,9 +138,6 @@ class Slices:
         """Apply slices in order, each in one write or together with others. A failed replica ignores them; other replicas
         continue."""
         parts = [(row_frames.decode_slice_header(payload), payload) for payload in payloads]
-        if len(parts) == 1:
-            self._apply(parts)
-            return
         start = 0
         for end in range(1, len(parts)):
             if not _follows(parts[end - 1][0], parts[end][0]):

@@ -59,18 +59,8 @@ class PointAnswers:
 
     def lines_of_one(self, replica: Replica, now_ms: int) -> bytes:
         """Return the same lines for one replica of this node, at a moment of `platform/clock.py`."""
-        return (
-            _FRESHNESS
-            % (
-                position_text(replica).encode(),
-                replica.role.encode(),
-                lag_records(replica),
-                lag_ms(replica, now_ms),
-                self._replicas.placement.epoch,
-                0,
-            )
-            + self._caching
-        )
+        about = position_text(replica), replica.role, lag_records(replica), lag_ms(replica, now_ms)
+        return self._freshness(*about, 0) + self._caching
 
     def of_newest(
         self,
@@ -175,11 +165,14 @@ class PointAnswers:
         roles = {replica.role for replica in progress}
         lags = [replica.lag_records for replica in progress]
         lags_ms = [replica.lag_ms for replica in progress]
-        return _FRESHNESS % (
-            positions_text(progress).encode(),
-            (roles.pop() if len(roles) == 1 else "standby").encode(),
+        return self._freshness(
+            positions_text(progress),
+            roles.pop() if len(roles) == 1 else "standby",
             -1 if -1 in lags else max(lags, default=-1),
             -1 if -1 in lags_ms else max(lags_ms, default=-1),
-            self._replicas.placement.epoch,
             hops,
         )
+
+    def _freshness(self, positions: str, role: str, lag: int, lag_in_ms: int, hops: int) -> bytes:
+        epoch = self._replicas.placement.epoch
+        return _FRESHNESS % (positions.encode(), role.encode(), lag, lag_in_ms, epoch, hops)

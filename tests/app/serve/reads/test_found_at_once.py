@@ -15,6 +15,7 @@ from queryable_app.serve.base.answer_reservation import SMALL_ANSWER_BYTES
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads import point
 from queryable_app.serve.reads.point import Reads
+from queryable_app.serve.reads.replica_progress import progress_of
 from tests.support.node import open_node, put, slice_payload
 
 STATUS = b"HTTP/1.1 200 OK\r\n"
@@ -141,6 +142,15 @@ def test_moment_later_has_its_own_lag(node: Node, monkeypatch: pytest.MonkeyPatc
     (lag,) = re.findall(rb"qt-lag-ms: (\d+)\r\n", answer)
     assert int(lag) >= 60
     assert answer == in_full(reads, b"a")
+
+
+def test_lines_of_one_replica_are_those_of_several(node: Node) -> None:
+    """The header lines of a replica alone are those of the reads that look at several, of which it is the only one."""
+    answers, replica = Reads(node).answers, node.replicas.by_partition[0]
+
+    expected = answers.shared_lines((progress_of(replica, NOW_MS + 7),), 0)
+
+    assert answers.lines_of_one(replica, NOW_MS + 7) == expected
 
 
 def test_first_read_of_a_replica_is_answered(node: Node) -> None:
