@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import Final
+
+NO_SOCKET: Final = -1  # of a connection whose bytes do not go through its socket as they are
 
 
 def write_now(transport: asyncio.Transport, descriptor: int, data: bytes) -> None:
@@ -11,8 +14,9 @@ def write_now(transport: asyncio.Transport, descriptor: int, data: bytes) -> Non
     would the other side.
 
     The transport has the socket of `descriptor` until it calls `connection_lost`; afterwards the number may be of another one.
+    With NO_SOCKET the transport writes.
     """
-    if transport.get_write_buffer_size():
+    if descriptor == NO_SOCKET or transport.get_write_buffer_size():
         transport.write(data)
         return
     try:

@@ -197,24 +197,18 @@ class AuthLane(FastLane):
             and (head := self.verified_heads.verified(data[request.end() :])) is not None
             and head.kind is HeadKind.PLAIN
             and request[1].startswith(head.prefixes)
-            and self.reads.answers_at_once
             and not self.unparsed
             and not self.flow.write_paused
             and not self.lacks_certificate
         ):
-            if self.server_headers is not self.server_state.default_headers:
-                self.render_server_lines()
-            answer = self.reads.found_at_once(request[1], self.server_lines)
-            if isinstance(answer, bytes):
-                self.node.counters.fast_answers += 1
-                self.output.add(self._write, answer, self.loop)
-                self.idle_since = self.sweeps
-                return
             self.credentials = head.credentials
-            if answer is not None and self._forward(request[1], answer):
-                return
+            self.turn.read(self, request[1], data)
+        else:
+            self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
         self.verified_heads.suspect = self.bad_tokens > 0
-        self._receive(data)
+        super()._receive(data)
 
     def refuse_at_once(self) -> bool:
         """Refuse a read of a key if its token is bad: the fewer steps, the more bad tokens a node bears."""
@@ -229,7 +223,7 @@ class AuthLane(FastLane):
         counters.failures[refusal.reason.slug] += 1
         counters.answers["", refusal.reason.status] += 1
         answer = self.encode_answer(problem_answer(refusal, self.reads.identity))
-        self.output.add(self._write, answer, self.loop)
+        self.turn.write(self, answer)
         self.idle_since = self.sweeps
         return True
 

@@ -2,19 +2,16 @@
 
 Strategy: the fast lane takes bytes that arrive between two messages and are exactly one `GET /v1/keys/<key>` whose header
 lines change nothing. It answers with one synchronous read and one write, before there is a scope or a task. The most
-frequent answer, a live row, takes a way of its own, on which the request is parsed once and nothing is built twice; it is written
-at the end of the turn of the event loop, together with those of other connections. If another
-node hosts the key, the request is forwarded, and the client's next input waits until the answer is back. Other nodes send
-many such requests on one connection: all that have arrived are answered with one write. Any other bytes go to uvicorn
-unchanged.
+frequent answer, a live row, takes a way of its own, on which the request is parsed once and nothing is built twice, and on which
+the reads of one turn of the event loop are looked up, rendered and written together (`turn.py`). If another node hosts the
+key, the request is forwarded, and the client's next input waits until the answer is back. Other nodes send many such requests
+on one connection: all that have arrived are answered with one write. Any other bytes go to uvicorn unchanged.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
-from functools import partial
 from typing import Any, ClassVar, Final
 from urllib.parse import unquote_to_bytes
 
@@ -22,11 +19,11 @@ from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure
 from queryable_app.serve.api.guard import PIECE_BYTES, to_failure
 from queryable_app.serve.api.request import HISTORY_END
 from queryable_app.serve.base.answer_reservation import AnswerReservation
-from queryable_app.serve.base.turn_output import TurnOutput
-from queryable_app.serve.base.write_now import write_now
+from queryable_app.serve.base.write_now import NO_SOCKET, write_now
 from queryable_app.serve.http.bounded_protocol import CLOSE_LINE
 from queryable_app.serve.http.head_cache import HeadKind, Heads
 from queryable_app.serve.http.multi_get_lane import MULTI_GET, MultiGetHeads, MultiGetLane
+from queryable_app.serve.http.turn import WAITING_MAX, Turn
 from queryable_app.serve.peers.forwarded_reads import ForwardedRead
 from queryable_app.serve.peers.peers import HEARTBEAT
 from queryable_app.wire.http_text import JSON, Answer, body_answer, problem_answer
@@ -52,23 +49,24 @@ class FastLane(MultiGetLane):
     heads: Heads  # of the class, like the next one, unless the client lacks a certificate
     heads_of_nodes: ClassVar[Heads]
     request_line: ClassVar[Any]  # matches the first line of a request for a key
-    output: ClassVar[TurnOutput]  # of the node
+    turn: ClassVar[Turn]  # of the node's event loop
 
     credentials = b""  # the line with the client's token, for another node
     forward: ForwardedRead | None = None  # the client's request, while another node answers it
     reservation: AnswerReservation | None = None  # of a large answer that is not sent completely
     incomplete_request = b""  # the beginning of a request that another node forwards
-    _write: Callable[[bytes], None]  # at once if bytes go through the connection's socket as they are
+    descriptor = NO_SOCKET  # the connection's socket, as `write_now` takes it
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if self.lacks_certificate:
             self.heads, self.multi_get_heads = self.heads_of_nodes, MultiGetHeads(self.heads_of_nodes)
         connection = transport.get_extra_info("socket")
-        if connection is None or transport.get_extra_info("sslcontext") is not None:
-            self._write = transport.write
-        else:
-            self._write = partial(write_now, transport, connection.fileno())
+        if connection is not None and transport.get_extra_info("sslcontext") is None:
+            self.descriptor = connection.fileno()
+
+    def write_answer(self, answer: bytes) -> None:
+        write_now(self.transport, self.descriptor, answer)
 
     def data_received(self, data: bytes) -> None:
         """Answer a request whose row is found at once; `_receive` takes any other input."""
@@ -78,24 +76,20 @@ class FastLane(MultiGetLane):
             and self.idle_since is not None
             and len(data) <= self.request_bytes_max
             and self.heads.get(data[request.end() :]) is _PLAIN
-            and self.reads.answers_at_once
             and not self.unparsed
             and not self.flow.write_paused
         ):
-            if self.server_headers is not self.server_state.default_headers:
-                self.render_server_lines()
-            answer = self.reads.found_at_once(request[1], self.server_lines)
-            if isinstance(answer, bytes):
-                self.node.counters.fast_answers += 1  # before the client has the answer
-                self.output.add(self._write, answer, self.loop)
-                self.idle_since = self.sweeps
-                return
-            if answer is not None and self._forward(request[1], answer):
-                return
-        self._receive(data)
+            self.turn.read(self, request[1], data)
+        else:
+            self._receive(data)
+
+    def take_unanswered(self, key: bytes, data: bytes, found: Failure | None) -> None:
+        """Forward a read that only other nodes can answer, or take any other way to its answer."""
+        if found is None or self.idle_since is None or not self._forward(key, found):
+            self._receive(data)
 
     def _receive(self, data: bytes) -> None:
-        self.output.flush()
+        self.turn.flush()
         if self.forward is not None or self.queued is not None or self.unparsed:
             self.buffer_input(data)
             return
@@ -126,7 +120,7 @@ class FastLane(MultiGetLane):
                 and len(data) <= self.request_bytes_max
                 and self.heads[data[len(_HEARTBEAT) :]] is HeadKind.FROM_NODE
             ):
-                self._write(self.encode_answer(body_answer(self.node.peers.heartbeat_body(), JSON)))
+                self.write_answer(self.encode_answer(body_answer(self.node.peers.heartbeat_body(), JSON)))
                 self.idle_since = self.sweeps
                 return
         super().data_received(data)
@@ -171,7 +165,7 @@ class FastLane(MultiGetLane):
             self.transport.write(self.encode_answer(answer, CLOSE_LINE))
             self.transport.close()
         else:
-            self._write(self.encode_answer(answer))
+            self.write_answer(self.encode_answer(answer))
         self.idle_since = self.sweeps
         return True
 
@@ -196,10 +190,10 @@ class FastLane(MultiGetLane):
         ):
             self.forward = None
             self.node.counters.fast_answers += 1
-            self.output.add(self._write, head + body, self.loop)
+            self.turn.write(self, head + body)
             self.idle_since = self.sweeps
             return
-        self.output.flush()
+        self.turn.flush()
         last = self.is_last()
         if last:
             head = head[:-2] + CLOSE_LINE + b"\r\n"
@@ -220,7 +214,7 @@ class FastLane(MultiGetLane):
 
     def on_forward_failure(self, failure: Failure) -> None:
         """Send the failure of a read that no other node answers."""
-        self.output.flush()
+        self.turn.flush()
         self.node.counters.failures[failure.reason.slug] += 1
         last = self.is_last()
         answer = problem_answer(failure, self.reads.identity)
@@ -234,7 +228,7 @@ class FastLane(MultiGetLane):
     def _finish_forward(self, answer: bytes, last: bool) -> None:
         self.forward = None
         self.node.counters.fast_answers += 1
-        self._write(answer)
+        self.write_answer(answer)
         self.idle_since = self.sweeps
         if last:
             self.transport.close()
@@ -283,34 +277,31 @@ class FastLane(MultiGetLane):
 
     def _answer_keys(self, keys: list[bytes]) -> int:
         """Answer the reads of these keys. Return how many are answered: fewer if the other node does not take the answers."""
-        if self.server_headers is not self.server_state.default_headers:
-            self.render_server_lines()
-        at_once, found_at_once, lines = (
-            self.reads.answers_at_once,
-            self.reads.found_at_once,
-            self.server_lines,
-        )
-        answers: list[bytes] = []
-        size = answered = 0
-        for key in keys:
-            if size > PIECE_BYTES:
+        self.turn.take_server_lines(self.server_state)
+        for start in range(0, len(keys), WAITING_MAX):
+            some = keys[start : start + WAITING_MAX]
+            percent = any([b"%" in key for key in some])
+            found = [None] * len(some) if percent else self.reads.found_at_once(some)
+            answers: list[bytes] = []
+            size = 0
+            for at, answer in enumerate(found):
+                if self.flow.write_paused:
+                    self.node.counters.keys_found -= sum([isinstance(left, bytes) for left in found[at:]])
+                    return start + at
+                if not isinstance(answer, bytes):
+                    answer = self.encode_answer(self._answer_locally(some[at]))
+                answers.append(answer)
+                size += len(answer)
+                if size > PIECE_BYTES:
+                    self._write_many(answers)
+                    answers, size = [], 0
+            if answers:
                 self._write_many(answers)
-                answers, size = [], 0
-            if self.flow.write_paused:
-                break
-            answer = found_at_once(key, lines) if at_once and b"%" not in key else None
-            if not isinstance(answer, bytes):
-                answer = self.encode_answer(self._answer_locally(key))
-            answers.append(answer)
-            size += len(answer)
-            answered += 1
-        if answers:
-            self._write_many(answers)
-        return answered
+        return len(keys)
 
     def _write_many(self, answers: list[bytes]) -> None:
         self.node.counters.fast_answers += len(answers)
-        self._write(b"".join(answers))
+        self.write_answer(b"".join(answers))
 
     def _answer_locally(self, key: bytes) -> Answer:
         try:
@@ -328,13 +319,13 @@ class FastLane(MultiGetLane):
     # The connection.
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.output.flush()  # afterwards the socket's number may be of another connection
+        self.turn.flush()  # afterwards the socket's number may be of another connection
         if self.forward is not None:
             self.forward.abandon()
             self.forward = None
         self.incomplete_request = b""
         self._end_reservation()
-        self._write = self.transport.write
+        self.descriptor = NO_SOCKET
         super().connection_lost(exc)
 
     def refuse(self, failure: Failure) -> None:
@@ -342,7 +333,7 @@ class FastLane(MultiGetLane):
         super().refuse(failure)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        self.output.flush()
+        self.turn.flush()
         self.release_head()
         if self.forward is not None or self.queued is not None:
             self.eof = True
@@ -357,7 +348,7 @@ class FastLane(MultiGetLane):
 
     def shutdown(self) -> None:
         """Close the connection, after the answer of a request that is forwarded or queued."""
-        self.output.flush()
+        self.turn.flush()
         self.release_head()
         if self.forward is not None or self.queued is not None:
             self.closes_after_answer = True

@@ -6,13 +6,13 @@ from typing import Any
 
 from queryable_app.serve.api.access import Gate
 from queryable_app.serve.base.admission import overloaded
-from queryable_app.serve.base.turn_output import TurnOutput
 from queryable_app.serve.http.auth_lane import AuthLane, VerifiedHeads
 from queryable_app.serve.http.bounded_protocol import BoundedProtocol
 from queryable_app.serve.http.connections import ConnectionAdmission
 from queryable_app.serve.http.fast_lane import NO_HISTORY, REQUEST_BYTES_MAX, REQUEST_LINE, FastLane
 from queryable_app.serve.http.head_cache import HeadCache, HeadsOfNodes
 from queryable_app.serve.http.multi_get_lane import MultiGetHeads
+from queryable_app.serve.http.turn import Turn
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.local_multi_get import LocalMultiGets
 from queryable_app.serve.reads.point import Reads
@@ -34,7 +34,7 @@ def protocol_class(node: Node) -> type[FastLane]:
         "multi_get_heads": MultiGetHeads(heads),
         "multi_gets": LocalMultiGets(reads),
         "admission": admission,
-        "output": TurnOutput(),
+        "turn": Turn(reads, node.counters),
         "open": admission.open,
         "overloaded_answer": problem_answer(
             overloaded("more requests wait than can be answered soon"), reads.identity

@@ -13,7 +13,7 @@ answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from functools import reduce
 from time import time_ns
 from typing import Final, NamedTuple
@@ -32,7 +32,7 @@ from queryable_app.policy.freshness import (
 from queryable_app.serve.base.answer_reservation import SMALL_ANSWER_BYTES
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.past_rows import is_settled, refusal_as_of
-from queryable_app.serve.reads.point_answers import FOUND_AT_ONCE, PointAnswers
+from queryable_app.serve.reads.point_answers import FOUND_END, PointAnswers
 from queryable_app.serve.reads.replica_progress import progress_of
 from queryable_app.serve.reads.stored_row import stored_row
 from queryable_app.serve.store.replica import Replica
@@ -48,6 +48,10 @@ _REPLY_RESERVE_SECONDS: Final = 0.01  # the position of a replica is a better an
 _NO_POSITIONS: Final[Mapping[int, NeededPosition]] = {}
 
 
+_Source = tuple[Callable[[bytes], bytes | None], bytes]
+"""How to get a row of a replica, and what the answers with its rows begin with."""
+
+
 class _Shared(NamedTuple):
     """What all plain reads of a replica share for `_SHARED_MS`, or until the replica's state changes.
 
@@ -60,6 +64,7 @@ class _Shared(NamedTuple):
     state: ReplicaState
     refusal: Failure | None
     headers: bytes
+    begin: bytes  # of the answers that `found_at_once` finds
 
 
 class Reads:
@@ -76,13 +81,13 @@ class Reads:
         self._to_disk = node.codec.to_disk
         self._keys_need_conversion = node.codec.format not in ("string", "bytes")
         self._render = node.render
-        self._revision = self.answers.revision
+        self._server_lines = b""
         self._cache: dict[int, _Shared] = {}  # by partition
         self._not_hosted: dict[int, Failure] = {}  # by partition
         self.defaults = ReadOptions()
         self.plain_reads_wait = False
         self.answers_at_once = False
-        """Whether `found_at_once` may be called: no plain read waits, and no connection is to be closed."""
+        """Whether `found_at_once` answers: no plain read waits, and no connection is to be closed."""
         node.listeners.append(self._apply_settings)
         self._apply_settings()
 
@@ -171,43 +176,59 @@ class Reads:
             failure = self._not_hosted[partition] = not_hosted_here(partition)
         return failure
 
-    def found_at_once(self, key: bytes, server_lines: bytes) -> bytes | Failure | None:
-        """Return the bytes of the answer to a plain read that finds a live row. Return None if `point` must decide, and the
+    def set_server_lines(self, lines: bytes) -> None:
+        """Begin the header lines of `found_at_once` with those of the server, such as the date."""
+        self._server_lines = lines
+        self._cache.clear()
+
+    def found_at_once(self, keys: Sequence[bytes]) -> list[bytes | Failure | None]:
+        """Return for each key the bytes of the answer to a plain read that finds a live row; None if `point` must decide, and the
         refusal if only other nodes host the key.
 
-        `key` stands in the path as it is, without percent signs.
+        `keys` stand in their paths as they are, without percent signs.
         """
+        if not self.answers_at_once:
+            return [None] * len(keys)
         now_ms = self.node.last_read_ms = monotonic_ms()
-        if self._keys_need_conversion:
-            try:
-                record_key = self.node.codec.from_url_bytes(key)
-            except Failure:
-                return None
-            disk_key = self._to_disk(record_key)
-        else:
+        keys_need_conversion = self._keys_need_conversion
+        partition_of = self._partitioner.partitioning.partition_of
+        sources: dict[int | None, _Source | Failure | None] = {}
+        rows: list[tuple[bytes, bytes] | Failure | None] = []
+        for key in keys:
             record_key = disk_key = key
-        partition = self._partitioner.partitioning.partition_of(record_key)
-        if partition is None:
-            return None
-        hosted = self.replicas.by_partition.get(partition)
-        if hosted is None:
-            return self._elsewhere(partition)
-        shared = self._cache.get(partition) or self._renewed(hosted, now_ms)
-        until_ms, replica, store, state, _, headers = shared
-        if (
-            until_ms < now_ms
-            or replica is not hosted
-            or (store is not None and (store.state is not state or not replica.serves_from(store)))
-        ):
-            _, _, store, _, _, headers = self._renewed(hosted, now_ms)
-        if store is None:
-            return None
-        try:
-            stored = store.get(disk_key)
-        except Failure:
-            return None
-        if stored is None or len(stored) > SMALL_ANSWER_BYTES:
-            return None
+            try:
+                if keys_need_conversion:
+                    record_key = self.node.codec.from_url_bytes(key)
+                    disk_key = self._to_disk(record_key)
+                partition = partition_of(record_key)
+                if partition in sources:
+                    source = sources[partition]
+                else:
+                    source = sources[partition] = self._source(partition, now_ms)
+                if isinstance(source, tuple):
+                    get, begin = source
+                    stored = get(disk_key)
+                    if (
+                        stored is None or len(stored) > SMALL_ANSWER_BYTES
+                    ):  # hold no large row while others are read
+                        rows.append(None)
+                    else:
+                        rows.append((begin, stored))
+                else:
+                    rows.append(source)
+            except Exception:  # no key of the format, or an unreadable block: `point` meets it again
+                rows.append(None)
+        # Rendered after all look-ups: the processor's caches hold either the store's code and data, or these.
+        answers: list[bytes | Failure | None] = []
+        for row in rows:
+            try:
+                answers.append(self._rendered(*row) if isinstance(row, tuple) else row)
+            except Exception:
+                answers.append(None)
+        return answers
+
+    def _rendered(self, begin: bytes, stored: bytes) -> bytes | None:
+        """Return the answer with a row. None: `point` must decide."""
         flags, offset, timestamp_ms, expiry_ms = ROW_HEADER.unpack_from(stored)
         if flags or (expiry_ms and expiry_ms <= time_ns() // 1_000_000):
             return None
@@ -215,19 +236,27 @@ class Reads:
         if self._render is not None:
             body = self._render(body)
         self._counters.keys_found += 1
-        return FOUND_AT_ONCE % (
-            server_lines,
-            len(body),
-            self._revision,
-            partition,
-            offset,
-            timestamp_ms,
-            partition,
-            offset,
-            timestamp_ms,
-            headers,
-            body,
-        )
+        row = offset, timestamp_ms, offset, timestamp_ms, len(body), body
+        return FOUND_END % (begin, *row)
+
+    def _source(self, partition: int | None, now_ms: int) -> _Source | Failure | None:
+        """Return where `found_at_once` reads the keys of a partition. None: several may hold them, or the replica here may not
+        answer."""
+        if partition is None:
+            return None
+        hosted = self.replicas.by_partition.get(partition)
+        if hosted is None:
+            return self._elsewhere(partition)
+        shared = self._cache.get(partition) or self._renewed(hosted, now_ms)
+        store = shared.store
+        if (
+            shared.until_ms < now_ms
+            or shared.replica is not hosted
+            or (store is not None and (store.state is not shared.state or not hosted.serves_from(store)))
+        ):
+            shared = self._renewed(hosted, now_ms)
+            store = shared.store
+        return None if store is None else (store.get_unchecked, shared.begin)
 
     def _point_scattered(
         self,
@@ -257,8 +286,9 @@ class Reads:
         refusal = freshness_failure(replica, self.defaults, until_ms, None)
         store = replica.store if replica.opened and refusal is None else None
         headers = self.answers.lines_of_one(replica, until_ms)
+        begin = self.answers.begin_of_found(replica.partition, self._server_lines, headers)
         shared = self._cache[replica.partition] = _Shared(
-            until_ms, replica, store, replica.state, refusal, headers
+            until_ms, replica, store, replica.state, refusal, headers, begin
         )
         return shared
 

@@ -20,13 +20,15 @@ from queryable_app.wire.http_text import AVRO, JSON, Answer, header_text, matche
 
 _FRESHNESS: Final = b"qt-position: %b\r\nqt-role: %b\r\nqt-lag-records: %d\r\nqt-lag-ms: %d\r\nqt-epoch: %d\r\nqt-hops: %d\r\n"
 _ETAG: Final = b'"%b-%d-%d-%x%b"'
-_RECORD: Final = b"etag: " + _ETAG + b"\r\nqt-partition: %d\r\nqt-offset: %d\r\nqt-timestamp: %d\r\n%b"
+_RECORD: Final = b"%bqt-partition: %d\r\netag: " + _ETAG + b"\r\nqt-offset: %d\r\nqt-timestamp: %d\r\n"
 # One format, because three take twice the time.
-_FOUND: Final = b"content-type: %b\r\ncontent-length: %d\r\n" + _RECORD
-FOUND_AT_ONCE: Final = (
-    b"HTTP/1.1 200 OK\r\n%bcontent-type: "
+_FOUND: Final = _RECORD + b"content-type: %b\r\ncontent-length: %d\r\n"
+# The same answer in two parts. The first one is the same for all rows of a replica, for a while.
+_FOUND_BEGIN: Final = b'HTTP/1.1 200 OK\r\n%b%bqt-partition: %d\r\netag: "%b-%d-'
+FOUND_END: Final = (
+    b'%b%d-%x"\r\nqt-offset: %d\r\nqt-timestamp: %d\r\ncontent-type: '
     + JSON.encode()
-    + b'\r\ncontent-length: %d\r\netag: "%b-%d-%d-%x"\r\nqt-partition: %d\r\nqt-offset: %d\r\nqt-timestamp: %d\r\n%b\r\n%b'
+    + b"\r\ncontent-length: %d\r\n\r\n%b"
 )
 
 _ABSENT_ADVICE: Final = (
@@ -61,6 +63,10 @@ class PointAnswers:
         """Return the same lines for one replica of this node, at a moment of `platform/clock.py`."""
         about = position_text(replica), replica.role, lag_records(replica), lag_ms(replica, now_ms)
         return self._freshness(*about, 0) + self._caching
+
+    def begin_of_found(self, partition: int, server_lines: bytes, lines: bytes) -> bytes:
+        """Return what the answers for all live rows of a replica begin with; `FOUND_END` completes one."""
+        return _FOUND_BEGIN % (server_lines, lines, partition, self.revision, partition)
 
     def of_newest(
         self,
@@ -118,8 +124,8 @@ class PointAnswers:
             variant = merged + b"-b"  # another representation is another entity
         tag = (self.revision, partition, offset, timestamp_ms, variant)
         if if_none_match is not None and matches_etag(if_none_match, (_ETAG % tag).decode()):
-            return Answer(304, _RECORD % (*tag, partition, offset, timestamp_ms, headers), b"")
-        about = (form.encode(), len(body), *tag, partition, offset, timestamp_ms, headers)
+            return Answer(304, _RECORD % (headers, partition, *tag, offset, timestamp_ms), b"")
+        about = (headers, partition, *tag, offset, timestamp_ms, form.encode(), len(body))
         return Answer(200, _FOUND % about, body)
 
     def absent(

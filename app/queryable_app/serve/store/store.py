@@ -8,7 +8,7 @@ prefix. Both families are flushed together, because otherwise the small one woul
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +78,8 @@ class Store:
         """Why some rows are unreadable for good; None if no damage is known."""
         self.keys = KeySample(whole=content.state == ReplicaState())
         """The estimate of the number of keys. A store that opens with rows has none until the sweeper has walked them."""
+        self.get_unchecked: Callable[[bytes], bytes | None] = db.get
+        """`get` for a caller that handles any failure: it raises what rocksdict raises."""
         self._db = db
         self._meta = db.get_column_family_handle(META)
         self._entries = db.get_column_family(META)

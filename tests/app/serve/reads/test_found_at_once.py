@@ -46,11 +46,24 @@ def node(tmp_path: Path) -> Iterator[Node]:
     node.replicas.close()
 
 
+def opened(node: Node) -> Reads:
+    """Return reads with the server's header lines."""
+    reads = Reads(node)
+    reads.set_server_lines(SERVER)
+    return reads
+
+
 def warmed(node: Node) -> Reads:
     """Return reads whose cache has the replica's entry."""
-    reads = Reads(node)
+    reads = opened(node)
     reads.point(b"a", reads.defaults)
     return reads
+
+
+def at_once(reads: Reads, key: bytes) -> bytes | Failure | None:
+    """Return what a plain read of the key alone finds."""
+    (answer,) = reads.found_at_once([key])
+    return answer
 
 
 def in_full(reads: Reads, key: bytes) -> bytes:
@@ -64,7 +77,7 @@ def test_answer_is_the_same_as_that_of_every_other_read(node: Node, key: bytes) 
     """A live row's answer has the bytes, header by header, that the general way sends."""
     reads = warmed(node)
 
-    assert reads.found_at_once(key, SERVER) == in_full(reads, key)
+    assert at_once(reads, key) == in_full(reads, key)
 
 
 @pytest.mark.parametrize(
@@ -94,10 +107,10 @@ def test_formats_are_converted(
     node = open_node(tmp_path, key=key_spec, value={"format": value_format})
     node.slices.apply(slice_payload(put(0, node.codec.to_disk(record_key), stored)))
     node.replicas.by_partition[0].note_end_offset(NOW_MS, 1)
-    reads = Reads(node)
+    reads = opened(node)
     expected = in_full(reads, key)
 
-    assert reads.found_at_once(key, SERVER) == expected
+    assert at_once(reads, key) == expected
     node.replicas.close()
 
 
@@ -107,7 +120,7 @@ def test_other_rows_are_left_to_the_general_way(node: Node, key: bytes) -> None:
     reads = warmed(node)
     found = node.counters.keys_found
 
-    assert reads.found_at_once(key, SERVER) is None
+    assert at_once(reads, key) is None
     assert node.counters.keys_found == found
 
 
@@ -115,7 +128,7 @@ def test_key_that_its_format_refuses_is_left(tmp_path: Path) -> None:
     """A path that is no key of the format is left to the way that says so."""
     node = open_node(tmp_path, key={"format": "int"})
 
-    assert Reads(node).found_at_once(b"seven", SERVER) is None
+    assert at_once(Reads(node), b"seven") is None
     node.replicas.close()
 
 
@@ -124,7 +137,7 @@ def test_state_after_a_slice_is_shown(node: Node) -> None:
     reads = warmed(node)
     node.slices.apply(slice_payload(put(5, b"b", b"2")))
 
-    answer = reads.found_at_once(b"a", SERVER)
+    answer = at_once(reads, b"a")
 
     assert isinstance(answer, bytes)
     assert b"qt-position: 0:6\r\n" in answer
@@ -136,7 +149,7 @@ def test_moment_later_has_its_own_lag(node: Node, monkeypatch: pytest.MonkeyPatc
     reads = warmed(node)
     monkeypatch.setattr(point, "monotonic_ms", lambda: NOW_MS + 60)
 
-    answer = reads.found_at_once(b"a", SERVER)
+    answer = at_once(reads, b"a")
 
     assert isinstance(answer, bytes)
     (lag,) = re.findall(rb"qt-lag-ms: (\d+)\r\n", answer)
@@ -155,9 +168,9 @@ def test_lines_of_one_replica_are_those_of_several(node: Node) -> None:
 
 def test_first_read_of_a_replica_is_answered(node: Node) -> None:
     """A read needs no earlier one of its replica."""
-    reads = Reads(node)
+    reads = opened(node)
 
-    assert reads.found_at_once(b"a", SERVER) == in_full(reads, b"a")
+    assert at_once(reads, b"a") == in_full(reads, b"a")
 
 
 def test_replica_that_may_not_answer_is_left(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,11 +179,9 @@ def test_replica_that_may_not_answer_is_left(node: Node, monkeypatch: pytest.Mon
     reads = warmed(node)
     monkeypatch.setattr(point, "monotonic_ms", lambda: NOW_MS + 30)
 
-    at_once = [
-        reads.found_at_once(b"a", SERVER) for _ in range(2)
-    ]  # with old shared headers, and with new ones
+    answers = [at_once(reads, b"a") for _ in range(2)]  # with old shared headers, and with new ones
 
-    assert at_once == [None, None]
+    assert answers == [None, None]
     with pytest.raises(Failure):
         reads.point(b"a", reads.defaults)
 
@@ -181,7 +192,7 @@ def test_released_replica_is_not_read(node: Node) -> None:
     reads = warmed(node)
     replica = node.replicas.by_partition.pop(0)
 
-    failure = reads.found_at_once(b"a", SERVER)
+    failure = at_once(reads, b"a")
 
     assert isinstance(failure, Failure)
     assert failure.reason is Reason.WRONG_OWNER
@@ -195,7 +206,7 @@ def test_detached_store_is_not_read(node: Node) -> None:
     store = replica.detach_store("is being copied")
     assert store is not None
 
-    assert reads.found_at_once(b"a", SERVER) is None
+    assert at_once(reads, b"a") is None
     replica.open(store)
 
 
@@ -204,7 +215,7 @@ def test_scattered_keys_are_left(node: Node) -> None:
     reads = warmed(node)
     node.replicas.partitioner.note_mismatched({"murmur2", "crc32", "fnv1a"})
 
-    assert reads.found_at_once(b"a", SERVER) is None
+    assert at_once(reads, b"a") is None
 
 
 def test_drain_and_strong_reads_end_it(node: Node) -> None:
@@ -215,9 +226,39 @@ def test_drain_and_strong_reads_end_it(node: Node) -> None:
     for consistency in ("strong", "bounded"):
         node.apply_read_settings(replace(node.read_settings, consistency=consistency))
         states.append(reads.answers_at_once)
+        assert (at_once(reads, b"a") is None) == (consistency == "strong")
     node.drain()
 
     assert [*states, reads.answers_at_once] == [True, False, True, False]
+    assert at_once(reads, b"a") is None
+
+
+def test_each_key_of_many_has_its_own_answer(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that are looked up together have the answers that each has alone; a defect of one concerns no other."""
+
+    def render(value: bytes) -> bytes:
+        if value == b"2":
+            raise ValueError
+        return value
+
+    monkeypatch.setattr(node, "render", render)
+    reads = warmed(node)
+    found = node.counters.keys_found
+
+    answers = reads.found_at_once([b"missing", b"a", b"expires", b"a", b"deleted"])
+
+    assert node.counters.keys_found == found + 2
+    assert answers == [None, in_full(reads, b"a"), None, in_full(reads, b"a"), None]
+
+
+def test_new_server_lines_are_in_the_next_answer(node: Node) -> None:
+    """When the server's header lines change, such as its date, the answers have the new ones at once."""
+    reads = warmed(node)
+    before = at_once(reads, b"a")
+    reads.set_server_lines(b"date: tomorrow\r\n")
+
+    assert isinstance(before, bytes)
+    assert at_once(reads, b"a") == before.replace(SERVER, b"date: tomorrow\r\n")
 
 
 def test_key_of_another_node_is_known_without_a_read(node: Node) -> None:
