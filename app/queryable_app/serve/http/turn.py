@@ -9,6 +9,7 @@ request, and its answer waits for nothing: the first request of a turn is answer
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import ClassVar, Final, Protocol
 
 from uvicorn.server import ServerState
@@ -40,13 +41,15 @@ class Reader(Protocol):
 class Turn:
     """Collect the reads and the answers of one turn, of all connections of a node.
 
-    Whatever else a connection writes, and the end of a connection, comes after a `flush`.
+    Whatever else a connection writes, and the end of a connection, comes after a `flush`. `send_forwarded` sends the reads that
+    other nodes answer.
     """
 
-    def __init__(self, reads: Reads, counters: Counters) -> None:
+    def __init__(self, reads: Reads, counters: Counters, send_forwarded: Callable[[], None]) -> None:
         self._found_at_once = reads.found_at_once
         self._set_server_lines = reads.set_server_lines
         self._counters = counters
+        self._send_forwarded = send_forwarded
         self._server_headers: list[tuple[bytes, bytes]] | None = None
         self._reads: list[tuple[Reader, bytes, bytes]] = []
         self._answers: list[tuple[asyncio.Transport, int, bytes]] = []
@@ -65,9 +68,10 @@ class Turn:
             reader.idle_since = reader.sweeps
             self._counters.fast_answers += 1  # before the client has the answer
             write_now(reader.transport, reader.descriptor, answer)
+            self._begin(reader.loop)
         else:
+            self._begin(reader.loop)  # before a read is sent on: those behind it in the turn are sent with it
             reader.take_unanswered(key, data, answer)
-        self._begin(reader.loop)
 
     def write(self, reader: Reader, answer: bytes) -> None:
         """Write an answer before the loop looks for input again."""
@@ -86,6 +90,7 @@ class Turn:
     def _end(self) -> None:
         self._has_begun = False
         self.flush()
+        self._send_forwarded()
 
     def flush(self) -> None:
         """Answer the reads, and write the answers in their order, now."""

@@ -269,10 +269,13 @@ class ForwardedReads:
         """Send a read to its first node, together with the other reads of this turn of the event loop."""
         self.add(read)
         if not self._unsent:
-            asyncio.get_running_loop().call_soon(self._send_unsent)
+            asyncio.get_running_loop().call_soon(self.send_unsent)
         self._unsent.append(read)
 
-    def _send_unsent(self) -> None:
+    def send_unsent(self) -> None:
+        """Send the reads of this turn now."""
+        if not self._unsent:
+            return
         reads, self._unsent = self._unsent, []
         by_node: dict[int, list[_PlainRead]] = {}
         for read in reads:

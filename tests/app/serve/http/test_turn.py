@@ -16,6 +16,7 @@ from queryable_app.serve.base.write_now import NO_SOCKET
 from queryable_app.serve.http.turn import WAITING_MAX, Turn
 from queryable_app.serve.reads.point import not_hosted_here
 
+SENT = "the forwarded reads are sent"
 ABSENT, ELSEWHERE = b"absent", b"elsewhere"
 REFUSAL = not_hosted_here(0)
 
@@ -51,6 +52,7 @@ class FakeReader:
         self.unanswered: list[tuple[bytes, bytes, Failure | None]] = []
         self.defect: Exception | None = None
         self.aborted = False
+        self.name = ""
 
     def write(self, answer: bytes) -> None:
         self.world.written.append(answer)
@@ -60,6 +62,8 @@ class FakeReader:
 
     def take_unanswered(self, key: bytes, data: bytes, found: Failure | None) -> None:
         self.unanswered.append((key, data, found))
+        self.world.steps.append(self.name)
+        self.loop.call_soon(self.world.steps.append, f"scheduled by {self.name}")
         if self.defect is not None:
             raise self.defect
 
@@ -72,8 +76,9 @@ class World:
 
     def __init__(self) -> None:
         self.reads, self.counters, self.state = FakeReads(), Counters(), ServerState()
-        self.turn = Turn(cast("Any", self.reads), self.counters)
+        self.turn = Turn(cast("Any", self.reads), self.counters, lambda: self.steps.append(SENT))
         self.written: list[bytes] = []
+        self.steps: list[str] = []
 
 
 def in_a_turn(steps: Callable[[World, FakeReader], None]) -> World:
@@ -201,17 +206,28 @@ def test_defect_of_one_connection_delays_no_other() -> None:
     assert background.FAILURES["Turn"] == before + 1
 
 
-def test_first_read_that_fails_is_followed_by_another_first() -> None:
-    """If the first read of a turn meets a defect, the next one is the first."""
+def test_defect_of_the_first_read_delays_none_for_long() -> None:
+    """If the first read of a turn meets a defect, the others are answered at its end."""
 
     def steps(world: World, reader: FakeReader) -> None:
         reader.defect = RuntimeError("defect")
         with pytest.raises(RuntimeError):
             reader.read(ABSENT)
         FakeReader(world).read(b"2")
-        assert world.written == [b"2"]
 
     assert in_a_turn(steps).written == [b"2"]
+
+
+def test_forwarded_reads_of_a_turn_are_sent_together() -> None:
+    """Reads that other nodes answer are sent once all of the turn are known, before what their start has scheduled."""
+
+    def steps(world: World, reader: FakeReader) -> None:
+        for name in ("first", "second"):
+            forwarding = FakeReader(world)
+            forwarding.name = name
+            forwarding.read(ELSEWHERE)
+
+    assert in_a_turn(steps).steps[:4] == ["first", "second", SENT, "scheduled by first"]
 
 
 def test_server_lines_are_rendered_when_uvicorn_replaces_them() -> None:
