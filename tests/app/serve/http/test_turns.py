@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from queryable_app.errors import Failure
 from queryable_app.serve.api.guard import PIECE_BYTES
 from queryable_app.serve.http.fast_lane import FastLane
 from queryable_app.serve.reads.point import not_hosted_here
@@ -89,6 +90,32 @@ def test_outcome_of_a_forwarded_read_comes_after_earlier_answers(
     assert client.answer().body == b"1"
     later = client.answer()
     assert later.body == large or later.reason == "wrong_owner"
+
+
+def test_read_behind_a_forwarded_one_is_not_forwarded_beside_it(
+    opened: tuple[Served, Wire], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the request before it is forwarded in the same turn, a read waits for that answer."""
+    node, client = opened
+    connection = connection_of(node)
+    forwarded: list[bytes] = []
+
+    def forward(key: bytes, _: Failure) -> bool:
+        forwarded.append(key)
+        return True
+
+    def receive() -> None:
+        monkeypatch.setattr(connection, "_forward", forward)
+        monkeypatch.setattr(connection, "queued", object())  # stands for a request in progress
+        connection.idle_since = None
+        connection.take_unanswered(b"a", KEY, not_hosted_here(0))
+        monkeypatch.undo()
+        connection.idle_since = connection.sweeps
+        connection.resume_parsing()
+
+    node.on_loop(receive)
+    assert client.answer().body == b"1"
+    assert forwarded == []
 
 
 def test_answer_comes_before_the_end_of_the_input(opened: tuple[Served, Wire]) -> None:

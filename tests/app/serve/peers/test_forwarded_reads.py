@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import re
 import socket
 from collections.abc import Iterator
 
@@ -208,3 +209,25 @@ def test_forwarded_response_is_the_same_through_both_ways(nodes: tuple[Served, S
         (n, v) for n, v in sorted(slow.headers.multi_items()) if n not in drop
     ]
     assert exchange(nodes[0].port, get(key)).lower().count(b"\r\ndate: ") == 1
+
+
+def test_percent_signs_of_forwarded_keys_are_decoded(nodes: tuple[Served, Served]) -> None:
+    """A key that is written with percent signs is read as what they stand for, also if another key is spelt like that."""
+    _, second = nodes
+    numbers = (n for n in itertools.count() if of_one_partition(f"p {n}", f"p%20{n}"))
+    number = next(numbers)
+    second.put(f"p {number}".encode(), b'"with a space"')
+    second.put(f"p%20{number}".encode(), b'"with a percent sign"')
+    (plain,) = of_partition(1, 1)
+    tail = f" HTTP/1.1\r\n{MARK}"
+    asked = [plain, f"p%20{number}", f"p%2520{number}"]
+
+    with socket.create_connection(("127.0.0.1", second.port), timeout=10) as connection:
+        connection.sendall("".join(f"GET /v1/keys/{key}{tail}" for key in asked).encode())
+        received = read_answers(connection, len(asked))
+
+    assert re.findall(rb'"with[^"]*"', received) == [b'"with a space"', b'"with a percent sign"']
+
+
+def of_one_partition(*keys: str) -> bool:
+    return all(partition_for(key.encode(), "murmur2", 2) == 1 for key in keys)
