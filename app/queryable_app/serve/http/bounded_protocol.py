@@ -26,6 +26,7 @@ from queryable_app.serve.http.connections import (
     too_many_connections,
 )
 from queryable_app.serve.http.strict_protocol import StrictProtocol
+from queryable_app.serve.http.turn import Turn
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.http_text import Answer, problem_answer
@@ -41,6 +42,7 @@ class BoundedProtocol(StrictProtocol):
 
     node: ClassVar[Node]
     reads: ClassVar[Reads]
+    turn: ClassVar[Turn]  # of the node's event loop
     admission: ClassVar[ConnectionAdmission[BoundedProtocol]]
     open: ClassVar[dict[BoundedProtocol, None]]  # the open connections of `admission`
     overloaded_answer: ClassVar[Answer]  # made once: refusing must be cheap
@@ -64,25 +66,16 @@ class BoundedProtocol(StrictProtocol):
         self.body_reservation: BodyReservation | None = None  # of the current request
         self.over_connection_limit = False  # until a request bypasses the limit
         self.lacks_certificate = False  # and clients need one; until a node shows its token
-        self.server_headers: list[tuple[bytes, bytes]] | None = None
-        self.server_lines = b""
 
     def encode_answer(self, answer: Answer, more: bytes = b"") -> bytes:
         """Return the bytes of an answer, with the server's header lines and `more`."""
-        if self.server_headers is not self.server_state.default_headers:
-            self.render_server_lines()
         return b"%b%b%b%b\r\n%b" % (
             STATUS_LINE[answer.status],
-            self.server_lines,
+            self.turn.server_lines(self.server_state),
             answer.headers,
             more,
             answer.body,
         )
-
-    def render_server_lines(self) -> None:
-        """Render the server's header lines again: uvicorn replaces them when the date changes."""
-        self.server_headers = self.server_state.default_headers
-        self.server_lines = b"".join(b"%b: %b\r\n" % header for header in self.server_headers)
 
     # The state of the connection.
 

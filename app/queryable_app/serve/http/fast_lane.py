@@ -23,7 +23,7 @@ from queryable_app.serve.base.write_now import NO_SOCKET, write_now
 from queryable_app.serve.http.bounded_protocol import CLOSE_LINE
 from queryable_app.serve.http.head_cache import HeadKind, Heads
 from queryable_app.serve.http.multi_get_lane import MULTI_GET, MultiGetHeads, MultiGetLane
-from queryable_app.serve.http.turn import WAITING_MAX, Turn
+from queryable_app.serve.http.turn import WAITING_MAX
 from queryable_app.serve.peers.forwarded_reads import ForwardedRead
 from queryable_app.serve.peers.peers import HEARTBEAT
 from queryable_app.wire.http_text import JSON, Answer, body_answer, problem_answer
@@ -49,7 +49,6 @@ class FastLane(MultiGetLane):
     heads: Heads  # of the class, like the next one, unless the client lacks a certificate
     heads_of_nodes: ClassVar[Heads]
     request_line: ClassVar[Any]  # matches the first line of a request for a key
-    turn: ClassVar[Turn]  # of the node's event loop
 
     credentials = b""  # the line with the client's token, for another node
     forward: ForwardedRead | None = None  # the client's request, while another node answers it
@@ -277,7 +276,7 @@ class FastLane(MultiGetLane):
 
     def _answer_keys(self, keys: list[bytes]) -> int:
         """Answer the reads of these keys. Return how many are answered: fewer if the other node does not take the answers."""
-        self.turn.take_server_lines(self.server_state)
+        self.turn.server_lines(self.server_state)  # the answers begin with them
         for start in range(0, len(keys), WAITING_MAX):
             some = keys[start : start + WAITING_MAX]
             percent = any([b"%" in key for key in some])

@@ -208,9 +208,8 @@ class Reads:
                 if isinstance(source, tuple):
                     get, begin = source
                     stored = get(disk_key)
-                    if (
-                        stored is None or len(stored) > SMALL_ANSWER_BYTES
-                    ):  # hold no large row while others are read
+                    # No large row is held while others are read.
+                    if stored is None or len(stored) > SMALL_ANSWER_BYTES:
                         rows.append(None)
                     else:
                         rows.append((begin, stored))
