@@ -18,7 +18,12 @@ settings.load_profile("suite")
 # The JVMs of tests live for seconds.
 os.environ.setdefault("QT_JVM_OPTIONS", "-XX:TieredStopAtLevel=1")
 
-pytest_plugins = ["tests.support.distribution", "tests.support.leftovers", "tests.support.tiers"]
+pytest_plugins = [
+    "tests.support.distribution",
+    "tests.support.failures",
+    "tests.support.leftovers",
+    "tests.support.tiers",
+]
 
 # A shell ignores SIGINT for what it starts in the background, and programs that tests interrupt would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -283,10 +283,12 @@ def test_deleted_internal_topic_gives_no_wrong_number(
         before = served(system)
         if on_data_loss == "Fail":
             ends = topics.ends(kafka.bootstrap, internal)
-            os.kill(system.pid("ingest"), signal.SIGKILL)
-            topics.produce(kafka.bootstrap, topic, [record(dice) for _ in range(500)])
-            eventually("the job writes", lambda: topics.ends(kafka.bootstrap, internal)[0] > ends[0] + 50)
-            topics.truncate(kafka.bootstrap, internal, {0: ends[0] + 50})
+            ingest = psutil.Process(system.pid("ingest"))
+            with suspended([ingest, *ingest.children(recursive=True)]):  # until the records are gone
+                topics.produce(kafka.bootstrap, topic, [record(dice) for _ in range(500)])
+                eventually("the job writes", lambda: topics.ends(kafka.bootstrap, internal)[0] > ends[0] + 50)
+                topics.truncate(kafka.bootstrap, internal, {0: ends[0] + 50})
+                ingest.kill()
             gone = f"records from {ends[0]} to {ends[0] + 50} are gone from the log"
             eventually("a replica fails", lambda: gone in str(system.partition(0)["failed"]))
             assert system.partition(1)["failed"] is None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from queryable_app.contract import NodeSettings
@@ -178,8 +179,9 @@ def test_draining_node_reads_new_records(secured: Secured, tmp_path: Path) -> No
     """After SIGTERM to both processes, ingest feeds serve until serve ends, and then both exit."""
     secret = tmp_path / "secret"
     mounted(secret, secured, PASSWORD)
+    topics.produce(secured.broker.bootstrap, TOPIC, [(b"early", b'{"n":4}')])
     with running(tmp_path, secured.bootstrap, secret, drain_seconds=15) as pod:
-        eventually(f"ingest streams\n{pod.logs()}", lambda: pod.ingest_is("streaming"), 90)
+        eventually(f"a record is read\n{pod.logs()}", lambda: _has(pod, "early"), 180)
         pod.serve.send_signal(signal.SIGTERM)
         pod.ingest.send_signal(signal.SIGTERM)
         eventually("the node drains", lambda: pod.status()["draining"])
@@ -187,6 +189,14 @@ def test_draining_node_reads_new_records(secured: Secured, tmp_path: Path) -> No
         answer = pod.http.get("/v1/keys/late?consistency=strong&deadline-ms=10000")
         assert (answer.status_code, answer.json()) == (200, {"n": 4})
         assert (pod.serve.wait(40), pod.ingest.wait(40)) == (0, 0), pod.logs()
+
+
+def _has(pod: Pod, key: str) -> bool:
+    """Tell whether the pod answers with the key's row."""
+    try:
+        return pod.http.get(f"/v1/keys/{key}").status_code == 200
+    except httpx.TransportError:  # it starts
+        return False
 
 
 def test_run_finds_every_secret_in_a_directory(secured: Secured, tmp_path: Path) -> None:

@@ -1,38 +1,102 @@
-"""Distribute the tests over pytest-xdist's workers.
+"""Distribute the tests over pytest-xdist's workers, and begin nothing further once the run's minutes are over.
 
-Strategy: a file's tests run on one worker, because they share fixtures. All of tests/cluster runs on one, because it shares the
-cluster; it mostly waits, so it has a worker of its own beside one for each core. Slow tiers come first, so that the workers end
-at about the same time.
+Strategy: a file's tests run on one worker, because they share fixtures. The first worker runs tests/cluster, whose tests share
+the cluster; they mostly wait, so it is a worker beside one for each core. tests/integration comes last, so that a run that is
+ended by its minutes, on a slow machine, has run nearly all tests. In such a run the files of the long tiers are in an order that
+the commit decides: over several commits each of them runs.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Final
+import subprocess
+import time
+import zlib
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-_ON_ONE_WORKER: Final = ("tests/cluster/", "tests/chart/")
-_FIRST: Final = (
-    *_ON_ONE_WORKER,
-    "tests/integration/",
-    "tests/operator/histories/",
-    "tests/app/ingest/",
-    "tests/app/serve/",
-)
+_OF_THE_CLUSTER: Final = ("tests/chart/", "tests/cluster/")
+_LONG: Final = ("tests/cluster/", "tests/integration/")
+_FIRST: Final = (*_OF_THE_CLUSTER, "tests/operator/histories/", "tests/app/ingest/", "tests/app/serve/")
 _WORKERS_MAX: Final = 5
 
 
-class _ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+class Distribution(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Give each worker one file after another, or one test of the cluster, until the minutes are over."""
+
+    def __init__(self, config: pytest.Config, log: Producer | None) -> None:
+        super().__init__(config, log)
+        minutes = config.getoption("minutes")
+        self._until = None if minutes is None else time.monotonic() + 60 * minutes
+        self.not_run: Counter[str] = Counter()
+        """The number of tests in each file that did not begin."""
+
     def _split_scope(self, nodeid: str) -> str:
-        return "cluster" if nodeid.startswith(_ON_ONE_WORKER) else nodeid.partition("::")[0]
+        return nodeid if nodeid.startswith(_OF_THE_CLUSTER) else nodeid.partition("::")[0]
+
+    def _assign_work_unit(self, node: Any) -> None:
+        of_cluster = node is self.nodes[0]
+        units = (unit for unit in self.workqueue if of_cluster or not unit.startswith(_OF_THE_CLUSTER))
+        if unit := next(units, None):
+            self.workqueue.move_to_end(unit, last=False)
+            super()._assign_work_unit(node)
+        else:
+            node.shutdown()
+
+    def _reschedule(self, node: Any) -> None:
+        if self._until is not None and time.monotonic() >= self._until:
+            for unit, tests in self.workqueue.items():
+                self.not_run[unit.partition("::")[0]] += len(tests)
+            self.workqueue.clear()
+        # A worker runs a test once it knows the next one; more would wait there beyond the last minute.
+        if not self.workqueue or self._pending_of(self.assigned_work[node]) < 2:
+            super()._reschedule(node)
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer | None) -> _ByFile:
-    return _ByFile(config, log)
+class Minutes:
+    """Report at the end what was not run, and let a run fail that left out a short file."""
+
+    def __init__(self) -> None:
+        self._scheduling: Distribution | None = None
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Producer | None) -> Distribution:
+        self._scheduling = Distribution(config, log)
+        return self._scheduling
+
+    @property
+    def _not_run(self) -> Counter[str]:
+        return self._scheduling.not_run if self._scheduling else Counter()
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if session.exitstatus == pytest.ExitCode.OK and not all(f.startswith(_LONG) for f in self._not_run):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._not_run:
+            tests = sum(self._not_run.values())
+            terminalreporter.section(f"not run, because the minutes were over: {tests} tests")
+            for file, number in self._not_run.items():
+                terminalreporter.write_line(f"{number:5} tests  {file}")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help="begin nothing further after N minutes, and say what was not run; needs workers (--numprocesses)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # xdist's workers are told what to run
+        config.pluginmanager.register(Minutes(), "minutes")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -42,9 +106,22 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: _rank(item.nodeid))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    commit = "" if config.getoption("minutes") is None else _commit(config.rootpath)
+    items.sort(key=lambda item: rank(item.nodeid.partition("::")[0], commit))
 
 
-def _rank(node_id: str) -> int:
-    return next((rank for rank, prefix in enumerate(_FIRST) if node_id.startswith(prefix)), len(_FIRST))
+def rank(file: str, commit: str) -> tuple[int, int]:
+    """Return a file's place among the others. Without a commit those of a tier keep their order."""
+    tier = next((rank for rank, prefix in enumerate(_FIRST) if file.startswith(prefix)), len(_FIRST))
+    last = len(_FIRST) + 1 if file.startswith("tests/integration/") else tier
+    return last, zlib.crc32(f"{commit} {file}".encode()) if commit and file.startswith(_LONG) else 0
+
+
+def _commit(directory: Path) -> str:
+    """Return the commit of the sources; nothing outside a repository."""
+    command = ["git", "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=20).stdout
+    except OSError:
+        return ""

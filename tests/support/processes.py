@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psutil
 
@@ -32,11 +32,12 @@ def worker_pids(parent: int) -> dict[int, int]:
 
 @contextmanager
 def suspended(family: Sequence[psutil.Process]) -> Iterator[None]:
-    """Stop processes with SIGSTOP until the end of the block."""
+    """Stop processes with SIGSTOP until the end of the block, which may kill them."""
     for process in family:
         process.suspend()
     try:
         yield
     finally:
         for process in family:
-            process.resume()
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
