@@ -61,7 +61,7 @@ def test_long_files_come_last(tmp_path: Path) -> None:
 
 
 def test_files_that_did_not_begin_are_named(tmp_path: Path) -> None:
-    """Once the minutes are over, nothing further begins, and the summary names the files that are left with the number of their tests."""
+    """Once the minutes are over, nothing further begins; the summary names the files left and the number of their tests."""
     done = run(tmp_path, "--numprocesses=1", "--minutes=0", **{"tests/app/test_cli.py": ""})
     assert "not run, because the minutes were over: 2 tests" in done.stdout, done.stdout
     assert "1 tests  tests/integration/test_nodes.py" in done.stdout
