@@ -157,8 +157,8 @@ class NodeSettings:
     """The cache of jars and class archives. Empty: `$XDG_CACHE_HOME/queryable-topics`."""
 
     jvm_options: str = ""
-    """More options of ingest's JVM, and of the rekey job's, separated by spaces, such as `-XX:TieredStopAtLevel=1` for one that
-    lives for seconds. The last of two that contradict each other counts."""
+    """More options of ingest's JVM, and of the rekey job's, separated by spaces. The last of two that contradict each other
+    counts. With `-XX:TieredStopAtLevel=1`, for one that lives for seconds, ingest also rehearses no batch boundary."""
 
     block_cache_mb: int = 256
     """RocksDB's block cache, shared by all stores of the node. A million rows of 110 bytes take 150 MiB

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.integration import topics
-from tests.integration.system import running
+from tests.integration.system import example, running
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -109,10 +109,13 @@ def test_page_teaches_all_groups() -> None:
     ("file", "records", "answers"), LESSONS, ids=[Path(file).stem for file, _, _ in LESSONS]
 )
 def test_page_shows_what_the_example_answers(
-    tmp_path: Path, file: str, records: str, answers: dict[str, str]
+    kafka: Any, tmp_path: Path, file: str, records: str, answers: dict[str, str]
 ) -> None:
     """The records of the page, produced to its example, give the answers of the page."""
-    with running(yaml.safe_load((ROOT / file).read_text()), tmp_path, "--kafka", "embedded") as system:
+    document = example(Path(file).name, kafka.bootstrap)
+    topic = document["spec"]["topic"] = f"taught-{Path(file).stem}"
+    topics.create(kafka.bootstrap, topic, 4)
+    with running(document, tmp_path) as system:
         assert qtopic("produce", "--data", system.data, stdin=records).returncode == 0
 
         def read(key: str) -> Any:

@@ -26,6 +26,7 @@ from queryable_app.config.topic_spec import SpecError, TopicSpec
 from queryable_app.contract import NodeSettings, SettingsError, worker_settings
 from queryable_app.ingest.control import Superseded
 from queryable_app.ingest.failures import DescriptorsTooFew, permanent_failure
+from queryable_app.ingest.rehearsal import turn_to_rehearse
 from queryable_app.ingest.session import Profile, prepare_jvm, start_session
 from queryable_app.ingest.stream import view_of
 from queryable_app.ingest.supervisor import Supervisor, first_line, report_failed
@@ -154,7 +155,7 @@ def read(
         check_writer(session, run_dir)
         reads_headers = check_view(session, view_of(spec)).reads_headers
         event("spark", version=session.version, partitions=partitions)
-        rehearsal = threading.Lock()
+        rehearsal = turn_to_rehearse(profile.options)
         supervise(
             {
                 node.name: Supervisor(

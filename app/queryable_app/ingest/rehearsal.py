@@ -6,7 +6,9 @@ a third of that. Therefore a second, small and short query runs a few batches be
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from queryable_app.ingest.session import FIRST_COMPILER_ONLY
 from queryable_app.ingest.sink import Sink
 from queryable_app.ingest.stream import QueryStart, start_query
 from queryable_app.platform.log import event
@@ -25,6 +28,14 @@ _BATCH_MS: Final = 1_000
 _BATCHES: Final = 3
 _SECONDS_MAX: Final = 60
 _LATEST: Final = -1
+
+
+def turn_to_rehearse(jvm_options: Sequence[str]) -> threading.Lock:
+    """Return the lock that the one supervisor takes that rehearses. It is taken already where the JVM lives for seconds."""
+    turn = threading.Lock()
+    if FIRST_COMPILER_ONLY in jvm_options:
+        turn.acquire()
+    return turn
 
 
 class Rehearsal:

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from queryable_app.config.topic_spec import parse_spec
 from queryable_app.ingest.decoded_records import View
-from queryable_app.ingest.rehearsal import Rehearsal
+from queryable_app.ingest.rehearsal import Rehearsal, turn_to_rehearse
 from queryable_app.ingest.sample_record import rehearse_record
 from queryable_app.ingest.stream import QueryStart, view_of
 from tests.support.kafka import KafkaForTests
@@ -54,6 +54,12 @@ def test_failed_rehearsal_ends(spark: SparkSession, topic: KafkaForTests, tmp_pa
 
     assert rehearsal.batches == 0
     assert spark.streams.active == []
+
+
+def test_jvm_that_lives_for_seconds_rehearses_nothing() -> None:
+    """No supervisor rehearses in a JVM that runs with the first compiler only; in any other, one does."""
+    assert turn_to_rehearse(["-XX:TieredStopAtLevel=1"]).locked()
+    assert not turn_to_rehearse(["-Xss8m"]).locked()
 
 
 def test_rehearsal_with_a_too_long_path_ends(

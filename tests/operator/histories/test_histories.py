@@ -20,9 +20,9 @@ from tests.operator.histories.faults import TLS_FAULTS, WORKER_FAULTS
 from tests.operator.histories.history import History, delete_resource
 from tests.operator.histories.operator import SETTINGS
 
-HISTORIES = 120
-WORKER_HISTORIES = 60
-TLS_HISTORIES = 30
+HISTORIES = 60
+WORKER_HISTORIES = 30
+TLS_HISTORIES = 20
 AT_ONCE = 5  # the limit of a test is three minutes, also on a busy machine
 
 

@@ -38,7 +38,7 @@ from tests.operator.histories.test_histories import (
 )
 from tests.support.rekeyed import WORDS
 
-HISTORIES = 40
+HISTORIES = 20
 AT_ONCE = 4
 
 
