@@ -22,16 +22,19 @@ REFUSAL = not_hosted_here(0)
 
 
 class FakeReads:
-    """Answer every key with itself, but for two."""
+    """Answer every key with itself, but for two, and count those that were found."""
 
-    def __init__(self) -> None:
+    def __init__(self, counters: Counters) -> None:
+        self.counters = counters
         self.together: list[int] = []  # the number of keys of each call
         self.lines = b""
 
     def found_at_once(self, keys: Sequence[bytes]) -> list[bytes | Failure | None]:
         self.together.append(len(keys))
         others: dict[bytes, Failure | None] = {ABSENT: None, ELSEWHERE: REFUSAL}
-        return [others.get(key, key) for key in keys]
+        found = [others.get(key, key) for key in keys]
+        self.counters.keys_found += sum(isinstance(answer, bytes) for answer in found)
+        return found
 
     def set_server_lines(self, lines: bytes) -> None:
         self.lines = lines
@@ -75,7 +78,8 @@ class World:
     """A turn with its reads and what it wrote."""
 
     def __init__(self) -> None:
-        self.reads, self.counters, self.state = FakeReads(), Counters(), ServerState()
+        self.counters, self.state = Counters(), ServerState()
+        self.reads = FakeReads(self.counters)
         self.turn = Turn(cast("Any", self.reads), self.counters, lambda: self.steps.append(SENT))
         self.written: list[bytes] = []
         self.steps: list[str] = []
@@ -176,7 +180,7 @@ def test_read_without_an_answer_goes_back(position: int, key: bytes, found: Fail
 
 
 def test_read_behind_a_request_in_progress_goes_back() -> None:
-    """If an earlier request of the connection takes a task in the meantime, the next read waits behind it."""
+    """If an earlier request of the connection takes a task in the meantime, the next read waits behind it, uncounted."""
     readers: list[FakeReader] = []
 
     def steps(world: World, reader: FakeReader) -> None:
@@ -185,8 +189,10 @@ def test_read_behind_a_request_in_progress_goes_back() -> None:
         reader.read(b"a")
         reader.idle_since = None
 
-    assert in_a_turn(steps).written == [b"other"]
+    world = in_a_turn(steps)
+    assert world.written == [b"other"]
     assert readers[0].unanswered == [(b"a", b"GET a", None)]
+    assert world.counters.keys_found == 1
 
 
 def test_defect_of_one_connection_delays_no_other() -> None:
