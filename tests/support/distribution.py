@@ -1,9 +1,9 @@
-"""Distribute the tests over pytest-xdist's workers, and begin nothing further once the run's minutes are over.
+"""Distribute the tests over pytest-xdist's workers, and begin no long tests once the run's minutes are over.
 
 Strategy: a file's tests run on one worker, because they share fixtures. The first worker runs tests/cluster, whose tests share
-the cluster; they mostly wait, so it is a worker beside one for each core. tests/integration comes last, so that a run that is
-ended by its minutes, on a slow machine, has run nearly all tests. In such a run the files of the long tiers are in an order that
-the commit decides: over several commits each of them runs.
+the cluster; they mostly wait, so it is a worker beside one for each core. tests/integration comes last. On a slow
+machine `--minutes` leaves out some files of the long tiers, tests/cluster and tests/integration; their order is then one that the
+commit decides, so that over several commits each of them runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WORKERS_MAX: Final = 5
 
 
 class Distribution(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """Give each worker one file after another, or one test of the cluster, until the minutes are over."""
+    """Give each worker one file after another, or one test of the cluster, and no long ones after the minutes."""
 
     def __init__(self, config: pytest.Config, log: Producer | None) -> None:
         super().__init__(config, log)
@@ -50,16 +50,15 @@ class Distribution(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no t
 
     def _reschedule(self, node: Any) -> None:
         if self._until is not None and time.monotonic() >= self._until:
-            for unit, tests in self.workqueue.items():
-                self.not_run[unit.partition("::")[0]] += len(tests)
-            self.workqueue.clear()
+            for unit in [unit for unit in self.workqueue if unit.startswith(_LONG)]:
+                self.not_run[unit.partition("::")[0]] += len(self.workqueue.pop(unit))
         # A worker runs a test once it knows the next one; more would wait there beyond the last minute.
         if not self.workqueue or self._pending_of(self.assigned_work[node]) < 2:
             super()._reschedule(node)
 
 
 class Minutes:
-    """Report at the end what was not run, and let a run fail that left out a short file."""
+    """Report at the end what was not run."""
 
     def __init__(self) -> None:
         self._scheduling: Distribution | None = None
@@ -69,19 +68,11 @@ class Minutes:
         self._scheduling = Distribution(config, log)
         return self._scheduling
 
-    @property
-    def _not_run(self) -> Counter[str]:
-        return self._scheduling.not_run if self._scheduling else Counter()
-
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if session.exitstatus == pytest.ExitCode.OK and not all(f.startswith(_LONG) for f in self._not_run):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._not_run:
-            tests = sum(self._not_run.values())
-            terminalreporter.section(f"not run, because the minutes were over: {tests} tests")
-            for file, number in self._not_run.items():
+        not_run = self._scheduling.not_run if self._scheduling else Counter()
+        if not_run:
+            terminalreporter.section(f"not run, because the minutes were over: {not_run.total()} tests")
+            for file, number in not_run.items():
                 terminalreporter.write_line(f"{number:5} tests  {file}")
 
 
@@ -90,7 +81,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--minutes",
         type=float,
         metavar="N",
-        help="begin nothing further after N minutes, and say what was not run; needs workers (--numprocesses)",
+        help="begin no long tests after N minutes, and name those that were not run; needs workers (--numprocesses)",
     )
 
 

@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.support.distribution import rank
 
 ROOT = Path(__file__).parents[2]
@@ -60,19 +58,13 @@ def test_long_files_come_last(tmp_path: Path) -> None:
     assert tiers == ["cluster", "cluster", "app", "integration"]
 
 
-def test_files_that_did_not_begin_are_named(tmp_path: Path) -> None:
-    """Once the minutes are over, nothing further begins; the summary names the files left and the number of their tests."""
-    done = run(tmp_path, "--numprocesses=1", "--minutes=0", **{"tests/app/test_cli.py": ""})
+def test_long_tests_that_did_not_begin_are_named(tmp_path: Path) -> None:
+    """Once the minutes are over, the short files still run; the summary names the long ones and the number of their tests."""
+    done = run(tmp_path, "--numprocesses=1", "--minutes=0")
     assert "not run, because the minutes were over: 2 tests" in done.stdout, done.stdout
     assert "1 tests  tests/integration/test_nodes.py" in done.stdout
-    assert (done.returncode, len(logged(tmp_path))) == (0, 1)
-
-
-def test_run_without_a_short_file_fails(tmp_path: Path) -> None:
-    """A run whose minutes end before a short file has begun is no success."""
-    done = run(tmp_path, "--numprocesses=1", "--minutes=0")
-    assert "1 tests  tests/app/test_cli.py" in done.stdout, done.stdout
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert [file.partition("/")[0] for _, file in logged(tmp_path)] == ["cluster", "app"]
+    assert done.returncode == 0
 
 
 def test_commit_decides_the_order_of_long_files() -> None:
