@@ -55,6 +55,8 @@ class FaultyNode:
     def __init__(self, listener: socket.socket, behaviour: str) -> None:
         self.behaviour = behaviour
         self.reads = 0
+        self.asked: list[bytes] = []
+        """What it received as reads."""
         self.recovered = threading.Event()
         """Set it to end the silence of a node that "falls silent"."""
         self._silent = False
@@ -68,6 +70,7 @@ class FaultyNode:
             elif b"/internal/v1/cover" in data and self.behaviour in _COVERS_AT_FIRST:
                 connection.sendall(http(200, _COVERED))
             else:
+                self.asked.append(data)
                 self.reads += data.count(b"GET /v1/keys/") + data.count(b"POST /internal/")
                 self._answer(connection)
 
