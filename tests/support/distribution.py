@@ -1,8 +1,8 @@
 """Distribute the tests over pytest-xdist's workers, and begin no long tests once the run's minutes are over.
 
 Strategy: a file's tests run on one worker, because they share fixtures. The first worker runs tests/cluster, whose tests share
-the cluster; they mostly wait, so it is a worker beside one for each core. tests/integration comes last. On a slow
-machine `--minutes` leaves out some files of the long tiers, tests/cluster and tests/integration; their order is then one that the
+the cluster; they mostly wait, so it is a worker beside one for each core. Of the others every second one begins with
+tests/integration. On a slow machine `--minutes` leaves out some files of these two long tiers; their order is then one that the
 commit decides, so that over several commits each of them runs.
 """
 
@@ -40,13 +40,18 @@ class Distribution(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no t
         return nodeid if nodeid.startswith(_OF_THE_CLUSTER) else nodeid.partition("::")[0]
 
     def _assign_work_unit(self, node: Any) -> None:
-        of_cluster = node is self.nodes[0]
-        units = (unit for unit in self.workqueue if of_cluster or not unit.startswith(_OF_THE_CLUSTER))
-        if unit := next(units, None):
+        if unit := self._next_unit(self.nodes.index(node)):
             self.workqueue.move_to_end(unit, last=False)
             super()._assign_work_unit(node)
         else:
             node.shutdown()
+
+    def _next_unit(self, worker: int) -> str | None:
+        """Return the next unit that this worker may run: the cluster's for the first, then long or short ones first in turn."""
+        if worker == 0:
+            return next(iter(self.workqueue), None)
+        units = (unit for unit in self.workqueue if not unit.startswith(_OF_THE_CLUSTER))
+        return min(units, key=lambda unit: unit.startswith(_LONG) != bool(worker % 2), default=None)
 
     def _reschedule(self, node: Any) -> None:
         if self._until is not None and time.monotonic() >= self._until:

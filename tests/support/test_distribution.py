@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 from tests.support.distribution import rank
@@ -51,8 +52,8 @@ def test_one_worker_runs_all_files_of_the_cluster(tmp_path: Path) -> None:
     assert sorted(f"tests/{file}" for _, file in ran) == sorted(FILES)
 
 
-def test_long_files_come_last(tmp_path: Path) -> None:
-    """A single worker runs the files of the cluster, the short ones, and then those of tests/integration."""
+def test_single_worker_runs_long_files_last(tmp_path: Path) -> None:
+    """It runs the files of the cluster, the short ones, and then those of tests/integration."""
     run(tmp_path, "--numprocesses=1", "--minutes=10")
     tiers = [file.partition("/")[0] for _, file in logged(tmp_path)]
     assert tiers == ["cluster", "cluster", "app", "integration"]
@@ -65,6 +66,13 @@ def test_long_tests_that_did_not_begin_are_named(tmp_path: Path) -> None:
     assert "1 tests  tests/integration/test_nodes.py" in done.stdout
     assert [file.partition("/")[0] for _, file in logged(tmp_path)] == ["cluster", "app"]
     assert done.returncode == 0
+
+
+def test_second_worker_begins_with_a_long_file(tmp_path: Path) -> None:
+    """Whatever ends a run, files of tests/integration have run beside the short ones."""
+    run(tmp_path, "--numprocesses=2", "--minutes=0")
+    tiers = Counter(file.partition("/")[0] for _, file in logged(tmp_path))
+    assert tiers == {"cluster": 1, "integration": 1, "app": 1}
 
 
 def test_commit_decides_the_order_of_long_files() -> None:
