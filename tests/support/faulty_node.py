@@ -54,13 +54,17 @@ class FaultyNode:
 
     def __init__(self, listener: socket.socket, behaviour: str) -> None:
         self.behaviour = behaviour
-        self.reads = 0
         self.asked: list[bytes] = []
         """What it received as reads."""
         self.recovered = threading.Event()
         """Set it to end the silence of a node that "falls silent"."""
         self._silent = False
         self._server = SocketServer(listener, self._serve)
+
+    @property
+    def reads(self) -> int:
+        """Return the number of reads that it received."""
+        return sum(data.count(b"GET /v1/keys/") + data.count(b"POST /internal/") for data in self.asked)
 
     def _serve(self, connection: socket.socket) -> None:
         while data := connection.recv(65536):
@@ -71,7 +75,6 @@ class FaultyNode:
                 connection.sendall(http(200, _COVERED))
             else:
                 self.asked.append(data)
-                self.reads += data.count(b"GET /v1/keys/") + data.count(b"POST /internal/")
                 self._answer(connection)
 
     def _answer(self, connection: socket.socket) -> None:

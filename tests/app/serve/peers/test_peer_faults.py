@@ -303,4 +303,4 @@ def test_short_deadlines_of_a_client_make_no_node_unhealthy(tmp_path: Path) -> N
         assert node.node.peers.suspected == frozenset()
         answer = client.get(f"/v1/keys/{KEY}?max-lag-records=1234567")
         assert answer.status_code == 200
-        assert any(b"1234567" in asked for asked in faulty.asked), "it is still tried first"
+        assert sum(b"1234567" in asked for asked in faulty.asked) == 1  # it is still tried first
