@@ -108,7 +108,7 @@ def test_client_reads_rows_as_of_positions(cluster: tuple[NodeCluster, Past]) ->
     `as_of` takes a text or a dict."""
     nodes, past = cluster
     rng = random.Random(9)
-    with QueryableTopic(nodes.addresses, max_lag_ms=5_000) as client:
+    with QueryableTopic(nodes.addresses, max_lag_ms=600_000) as client:
         session = client.session()
         session.get(past.keys[0], deadline_ms=30_000)
         for reads in (client, session):
