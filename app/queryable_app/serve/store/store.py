@@ -8,37 +8,28 @@ prefix. Both families are flushed together, because otherwise the small one woul
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from threading import get_ident
-from typing import Any, Final
+from typing import Any
 
-from rocksdict import Checkpoint, Rdict, WriteBatch
+from rocksdict import Rdict, WriteBatch
 
 from queryable_app.aggregates.clock import Clock
 from queryable_app.config.history import HistorySpec
-from queryable_app.errors import Failure, Reason
-from queryable_app.platform.log import event
 from queryable_app.policy.source_positions import SourcePositions
+from queryable_app.serve.store.database import Database
 from queryable_app.serve.store.history_family import HistoryFamily
 from queryable_app.serve.store.index_family import IndexCounts, IndexFamily
 from queryable_app.serve.store.key_sample import KeySample
 from queryable_app.serve.store.opening import StoredContent, identity_json, open_database, stored_content
 from queryable_app.serve.store.shared_memory import SharedMemory
-from queryable_app.serve.store.store_errors import (
-    StoreDamaged,
-    StoreError,
-    StoreUnavailable,
-    is_damage,
-)
-from queryable_app.serve.store.walking import read_all, walk
+from queryable_app.serve.store.walking import walk
 from queryable_app.wire import change_log, hidden_rows
 from queryable_app.wire.disk_format import (
     HISTORY,
     INDEX,
-    META,
     META_CLOCK_KEY,
     META_HISTORY_KEY,
     META_IDENTITY_KEY,
@@ -52,10 +43,8 @@ from queryable_app.wire.disk_format import (
 from queryable_app.wire.index_entries import RowIndexes
 from queryable_app.wire.version_keys import HistoryState
 
-_RETRY_MS: Final = 1000
 
-
-class Store:
+class Store(Database):
     """Read and write one store. Use `Store.open`. Call it only from the event loop's thread; calls are synchronous and short."""
 
     def __init__(
@@ -66,7 +55,7 @@ class Store:
         indexes: RowIndexes | None = None,
         history: HistorySpec | None = None,
     ) -> None:
-        self.path = path
+        super().__init__(path, content.identity.partition, db, indexes is not None, history is not None)
         self.identity = content.identity
         self.state = content.state
         self.last_bad: dict[str, Any] | None = content.last_bad
@@ -74,19 +63,13 @@ class Store:
         """How far the rows of a rekeyed view are in its source topic. None: no row of one is applied."""
         self.clock = content.clock or Clock()
         """The event time of the records up to the position, where the view has windows. Do not change it; `apply` replaces it."""
-        self.damaged: str | None = None
-        """Why some rows are unreadable for good; None if no damage is known."""
         self.keys = KeySample(whole=content.state == ReplicaState())
         """The estimate of the number of keys. A store that opens with rows has none until the sweeper has walked them."""
         self.get_unchecked: Callable[[bytes], bytes | None] = db.get
         """`get` for a caller that handles any failure: it raises what rocksdict raises."""
-        self._db = db
-        self._meta = db.get_column_family_handle(META)
-        self._entries = db.get_column_family(META)
-        self._index: Rdict | None = None
         self._index_family: IndexFamily | None = None
         if indexes is not None:
-            self._index = db.get_column_family(INDEX)
+            assert self._index is not None
             counts: Any = self._entries.get(META_INDEX_COUNTS_KEY)
             handle = db.get_column_family_handle(INDEX)
             is_empty = next(walk(db, None, None, False), None) is None
@@ -94,16 +77,10 @@ class Store:
             self._index_family = IndexFamily(indexes, *about_index)
         self.history: HistoryFamily | None = None
         """The versions of a view with history."""
-        self._versions: Rdict | None = None
         if history is not None:
-            self._versions = db.get_column_family(HISTORY)
             handle, noted = db.get_column_family_handle(HISTORY), self._entries.get(META_HISTORY_KEY)
             about = (content.identity.partition, handle, self._meta, noted, content.state)
             self.history = HistoryFamily(history, *about)
-        self._closed = False
-        self._iterators = 0
-        self._unreadable_logged = False
-        self._threads: set[int] = set()
 
     @staticmethod
     def open(
@@ -139,13 +116,6 @@ class Store:
         """Return the entries behind the rows of a latest-value view under another key (wire/hidden_rows.py)."""
         return self._get_all(self._entries, keys)
 
-    def _get_all(self, source: Rdict, keys: list[bytes]) -> list[bytes | None]:
-        try:
-            stored: list[bytes | None] = source.get(keys)  # type: ignore[arg-type, assignment]
-        except Exception as error:
-            raise self._unreadable(error) from error
-        return stored
-
     def entries(self, start: bytes, stop: bytes) -> Generator[tuple[bytes, bytes], None, None]:
         """Iterate over such entries of `[start, stop)`."""
         return self._walk(self._entries, start, stop, False)
@@ -170,29 +140,17 @@ class Store:
         self, start: bytes | None, stop: bytes | None, reverse: bool
     ) -> Generator[tuple[bytes, bytes], None, None]:
         """Iterate over the index entries of `[start, stop)`, each with the expiry of its row; empty: it does not expire."""
-        assert self._index is not None
         return self._walk(self._index, start, stop, reverse)
 
     def versions(
         self, start: bytes, stop: bytes, reverse: bool
     ) -> Generator[tuple[bytes, bytes], None, None]:
         """Iterate over what the family of the versions has in `[start, stop)` (wire/version_keys.py)."""
-        assert self._versions is not None
         return self._walk(self._versions, start, stop, reverse)
 
-    @contextmanager
-    def version_cursor(self) -> Iterator[Any]:
-        """Lend RocksDB's own iterator over the versions as they are now, and keep the store in use meanwhile."""
-        assert self._versions is not None
-        self._iterators += 1
-        try:
-            yield self._versions.iter()
-        except Failure:
-            raise
-        except Exception as error:
-            raise self._unreadable(error) from error
-        finally:
-            self._iterators -= 1
+    def version_cursor(self) -> AbstractContextManager[Any]:
+        """Lend an iterator over the versions as they are now."""
+        return self._cursor(self._versions)
 
     def write_versions(self, changes: Iterable[tuple[bytes, bytes | None]], state: HistoryState) -> None:
         """Replace or remove what the family of the versions has. The position does not change."""
@@ -207,49 +165,6 @@ class Store:
             batch.put(META_HISTORY_KEY, state.encode(), self._meta)
         self._write(batch)
         self.history.state = state
-
-    def _walk(
-        self, db: Rdict, start: bytes | None, stop: bytes | None, reverse: bool
-    ) -> Generator[tuple[bytes, bytes], None, None]:
-        """Iterate, and keep the store in use meanwhile."""
-        self._iterators += 1
-        try:
-            yield from walk(db, start, stop, reverse)
-        except Exception as error:
-            raise self._unreadable(error) from error
-        finally:
-            self._iterators -= 1
-
-    def _unreadable(self, error: Exception) -> Failure:
-        """Log an unreadable block once, and return the Failure that makes the caller try another replica."""
-        if not self._closed and not self._unreadable_logged:
-            self._unreadable_logged = True
-            event("unreadable", partition=self.identity.partition, path=self.path, reason=str(error))
-        self._note_damage(error)
-        return Failure(
-            Reason.NOT_AVAILABLE,
-            f"a part of the replica of partition {self.identity.partition} on this node cannot be read",
-            "ask another node; the log of this one has the reason",
-            partition=self.identity.partition,
-            retry_after_ms=_RETRY_MS,
-        )
-
-    def _note_damage(self, error: Exception) -> None:
-        if not self._closed and self.damaged is None and is_damage(str(error)):
-            self.damaged = str(error)
-
-    def verify(self) -> None:
-        """Check every block of the rows, and of the entries behind them, against its checksum, or raise StoreDamaged. Blocks in
-        the cache are not read. The index is checked too.
-
-        A million rows take 0.3 s of a core. The call holds the interpreter for half a millisecond at a time, so do not call it
-        on the event loop.
-        """
-        for family in self._families():
-            try:
-                read_all(family)
-            except Exception as error:
-                raise StoreDamaged(f"{self.path} is damaged ({error})") from error
 
     def apply(
         self,
@@ -367,92 +282,7 @@ class Store:
         self._write(batch)
         self.identity = identity
 
-    def compact(self, start: bytes, stop: bytes) -> None:
-        """Reclaim the space of deleted rows. Slow; do not call it on the event loop."""
-        with (
-            self._in_thread(),
-            suppress(Exception),
-        ):  # cancelled, or a broken disk, which the next write reports
-            self._db.compact_range(start, stop)
-            for family in (self._index, self._versions):
-                if family is not None:
-                    family.compact_range(None, None)
-
-    def cancel_compaction(self) -> None:
-        """Cancel compactions for good. Call it right before `close`."""
-        self._db.cancel_all_background(False)
-
-    @property
-    def in_use(self) -> bool:
-        """True while an iterator or a thread uses the store. Until then RocksDB keeps the directory locked."""
-        return self._iterators > 0 or bool(self._threads)
-
-    @contextmanager
-    def _in_thread(self) -> Iterator[None]:
-        self._threads.add(get_ident())
-        try:
-            yield
-        finally:
-            self._threads.discard(get_ident())
-
-    def flush(self) -> None:
-        """Flush the memtables. Slow; do not call it on the event loop."""
-        with (
-            self._in_thread(),
-            suppress(Exception),
-        ):  # closed meanwhile, or a broken disk, which the next write reports
-            self._flush_families()
-
-    def _flush_families(self) -> None:
-        """Flush each family. RocksDB flushes them together by itself, but not when it is asked for one."""
-        for family in self._families():
-            family.flush()
-
-    def _families(self) -> list[Rdict]:
-        families = (self._db, self._entries, self._index, self._versions)
-        return [family for family in families if family is not None]
-
-    def checkpoint(self, path: Path) -> None:
-        """Write the present content to a new directory, as hard links and small files. Holds all threads: for milliseconds right
-        after a `flush`, otherwise for as long as a flush takes."""
-        try:
-            Checkpoint(self._db).create_checkpoint(str(path))
-        except Exception as error:  # rocksdict raises nothing more specific
-            raise StoreError(f"{self.path}: no checkpoint can be made ({error})") from error
-
-    def size_bytes(self) -> int:
-        """Return the bytes of the table files and of the rows that are only in the write-ahead log."""
-        return self._total("rocksdb.total-sst-files-size") + self.unflushed_bytes()
-
-    def unflushed_bytes(self) -> int:
-        """Return the bytes in memtables, which the next opening of the store writes out."""
-        return self._total("rocksdb.cur-size-all-mem-tables")
-
-    def _total(self, name: str) -> int:
-        """Return the sum of a property over the families that may be large."""
-        families = (self._db, self._index, self._versions)
-        return sum([family.property_int_value(name) or 0 for family in families if family is not None])
-
-    def close(self) -> None:
-        """Flush the memtables, so that the next start has no write-ahead log to read, and close. An open column family handle
-        would keep the store locked."""
-        if self._closed:
-            return
-        self._closed = True
-        with suppress(Exception):  # then the next start reads the write-ahead log
-            self._flush_families()
-        del self._meta, self._entries
-        self._index = self._index_family = None
-        self._versions = self.history = None
-        with suppress(Exception):  # RocksDB raises that it is shutting down, and closes
-            self._db.close()
-
-    def _write(self, batch: WriteBatch) -> None:
-        try:
-            self._db.write(batch)
-        except Exception as error:  # rocksdict raises nothing more specific
-            self._note_damage(error)  # a compaction may have found it
-            if self.damaged is not None:
-                raise StoreDamaged(f"{self.path} is damaged and cannot be written ({error})") from error
-            # RocksDB refuses all later writes until the store is opened again. Reads continue.
-            raise StoreUnavailable(f"{self.path} cannot be written ({error})") from error
+    def _drop_families(self) -> None:
+        self._index_family = None
+        self.history = None
+        super()._drop_families()
