@@ -84,6 +84,8 @@ def java_options(profile: Profile) -> list[str]:
         "-XX:+UseSerialGC",
         # Code that has to wait for the second compiler is not profiled meanwhile, which makes it slower.
         "-XX:Tier3DelayOn=0",
+        # Deeper, the second compiler compiles Kafka's client again into each of Spark's iterators above it.
+        "-XX:MaxInlineLevel=9",
         "-Xss8m",  # Spark recognises a stopped query by a regular expression that recurses deeply
         "-Xlog:disable",  # warnings of the JVM itself, on standard output
         "-Xlog:all=error:stderr",
