@@ -53,7 +53,6 @@ STREAMS_DIGESTS: Final = Path(__file__).with_name("streams") / "jars.sha256"
 
 PARTITIONS = 8
 LONE_READ_PAUSES_MS = (3, 0.3)
-WARM_UP_SECONDS = 45  # for each system: a slow machine's compilers are busy for so long
 # The source topic is the changelog, and no cache holds a record back: what its documentation advises, and what was fastest.
 TUNED = {"topology.optimization": "all", "statestore.cache.max.bytes": "0"}
 SOONEST = {**TUNED, "poll.ms": "5", "commit.interval.ms": "1000"}
@@ -119,9 +118,10 @@ def measure(directory: Path, quick: bool) -> Iterator[Result]:
         )
         return
     keys, seconds, rounds = (50_000, 3, 2) if quick else (1_000_000, 8, 5)
+    warm_up = 6 if quick else 45  # seconds: the compilers of a JVM on a slow machine are busy for so long
     with embedded_kafka(directory / "broker") as kafka:
         yield from point_reads(directory, kafka.bootstrap, keys, seconds, rounds)
-        yield from freshness(directory, kafka.bootstrap, seconds, rounds, quick)
+        yield from freshness(directory, kafka.bootstrap, seconds, rounds, warm_up)
 
 
 def point_reads(directory: Path, bootstrap: str, keys: int, seconds: int, rounds: int) -> Iterator[Result]:
@@ -163,7 +163,7 @@ def point_reads(directory: Path, bootstrap: str, keys: int, seconds: int, rounds
         )
 
 
-def freshness(directory: Path, bootstrap: str, seconds: int, rounds: int, quick: bool) -> Iterator[Result]:
+def freshness(directory: Path, bootstrap: str, seconds: int, rounds: int, warm_up: int) -> Iterator[Result]:
     topics.create(bootstrap, "fresh", PARTITIONS)
     with (
         streams_table(directory, bootstrap, "fresh", SOONEST, None) as peer,
@@ -172,7 +172,7 @@ def freshness(directory: Path, bootstrap: str, seconds: int, rounds: int, quick:
     ):
         urls = {"node": ours, "Kafka Streams": peer}
         for url in urls.values():
-            list(probe(url, bootstrap, "fresh", 2 * seconds if quick else WARM_UP_SECONDS))  # warms the JVM
+            list(probe(url, bootstrap, "fresh", warm_up))
         for pause_ms in LONE_READ_PAUSES_MS:
             read = partial(lone_reads, seconds=seconds / 2, pause_ms=pause_ms)
             for name, measured in in_turns(urls, bootstrap, 2 * rounds, read).items():

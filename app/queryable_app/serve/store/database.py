@@ -59,21 +59,22 @@ class Database:
     ) -> Generator[tuple[bytes, bytes], None, None]:
         """Iterate over `[start, stop)` of a family, as it was at the first step, and keep the store in use meanwhile."""
         assert family is not None
-        self._iterators += 1
-        try:
+        with self._reading():
             yield from walk(family, start, stop, reverse)
-        except Exception as error:
-            raise self._unreadable(error) from error
-        finally:
-            self._iterators -= 1
 
     @contextmanager
     def _cursor(self, family: Rdict | None) -> Iterator[Any]:
         """Lend RocksDB's own iterator over a family as it is now, and keep the store in use meanwhile."""
         assert family is not None
+        with self._reading():
+            yield family.iter()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Count an iterator, and raise a Failure if a block is unreadable."""
         self._iterators += 1
         try:
-            yield family.iter()
+            yield
         except Failure:
             raise
         except Exception as error:
