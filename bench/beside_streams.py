@@ -29,7 +29,8 @@ import psutil
 
 from bench.freshness import Load, probe, require_no_bad_records
 from bench.harness import Result, document, median, quantiles
-from bench.point_read import WRK_SCRIPT, closed_loop, open_loop_latency
+from bench.open_loop import open_loop_latency
+from bench.point_read import WRK_SCRIPT, closed_loop, random_keys
 from bench.server import key_of, value_of
 from queryable_app.platform.jars import Jar, JarSet, cache_dir, find_java, resolved
 from queryable_app.platform.processes import free_ports
@@ -154,7 +155,7 @@ def point_reads(directory: Path, bootstrap: str, keys: int, seconds: int, rounds
         p99: dict[str, list[float]] = {name: [] for name in ports}
         for _ in range(rounds):
             for name, port in ports.items():
-                p99[name].append(open_loop_latency(port, half, seconds, keys)["p99"])
+                p99[name].append(open_loop_latency(port, random_keys(keys), half, seconds)["p99"])
         yield Result(
             "beside_streams",
             f"point reads, p99 at {half:,.0f}/s",

@@ -20,7 +20,8 @@ from pathlib import Path
 
 import uvloop
 
-from bench.harness import Meter, Result, median, quantiles
+from bench.harness import Meter, Result, median
+from bench.open_loop import open_loop_latency
 from bench.point_read import closed_loop
 from bench.server import key_of, serve_node, value_of
 from queryable_app.contract import NodeSettings
@@ -132,19 +133,6 @@ def answers(key: bytes) -> None:
             time.sleep(0.05)
 
 
-def open_loop_latency(keys: Path, per_second: float, seconds: float) -> dict[str, float]:
-    program = (
-        "import gc, json, uvloop; from bench.open_loop import open_loop; from pathlib import Path;"
-        f"keys = Path({str(keys)!r}).read_bytes().split()[:20000];"
-        "requests = [b'GET /v1/keys/%s HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n' % key for key in keys];"
-        "gc.disable();"
-        f"outcome = uvloop.run(open_loop({PORTS[0]}, requests, {per_second}, {seconds}));"
-        "assert set(outcome.statuses) == {200}, outcome.statuses; print(json.dumps(outcome.latencies_ms))"
-    )
-    command = ["taskset", "-c", "1", sys.executable, "-c", program]
-    return quantiles(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
-
-
 def measure(directory: Path, quick: bool) -> Iterator[Result]:
     if shutil.which("wrk") is None or not hasattr(os, "sched_setaffinity"):
         print("forwarded_read needs Linux and wrk (Debian: apt-get install wrk)")
@@ -173,7 +161,8 @@ def measure(directory: Path, quick: bool) -> Iterator[Result]:
             figures["CPU us each"] = median(costs[name])
             yield Result("forwarded_read", name, {**figures}, target)
         yield Result("forwarded_read", "beside local", {"of local": round(forwarded / local, 2)})
-        latencies = open_loop_latency(files["forwarded"], forwarded / 2, seconds)
+        sent = files["forwarded"].read_bytes().split()[:20_000]
+        latencies = open_loop_latency(PORTS[0], sent, forwarded / 2, seconds)
         yield Result("forwarded_read", f"open loop at {forwarded / 2:,.0f}/s", {**latencies}, "p99 <= 8 ms")
 
 

@@ -1,17 +1,27 @@
 """Send requests on a schedule: each is due at its moment, whether or not earlier ones were answered.
 
 Latency counts from the due moment, so a stalled server cannot hide it. If every connection is busy, a request
-waits in a queue, with its clock running.
+waits in a queue, with its clock running. As a program, read the keys of a view in turns and print the quantiles:
+
+    python -m bench.open_loop PORT REQUESTS_A_SECOND SECONDS < KEYS
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
+import subprocess
+import sys
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
+
+import uvloop
+
+from bench.harness import quantiles
 
 
 @dataclass
@@ -105,3 +115,27 @@ async def open_loop(
     for connection in load.free:
         connection.transport.close()
     return load.outcome
+
+
+def open_loop_latency(
+    port: int, keys: Iterable[bytes], per_second: float, seconds: float, core: int | None = 1
+) -> dict[str, float]:
+    """Measure point reads from a process of its own, on that core if any. Each must be answered 200."""
+    command = ["taskset", "-c", str(core)] if core is not None else []
+    command += [sys.executable, "-m", "bench.open_loop", str(port), str(per_second), str(seconds)]
+    ran = subprocess.run(command, input=b"\n".join(keys), stdout=subprocess.PIPE, check=True)
+    figures: dict[str, float] = json.loads(ran.stdout)
+    return figures
+
+
+def _measure(port: int, keys: Sequence[bytes], per_second: float, seconds: float) -> dict[str, float]:
+    requests = [b"GET /v1/keys/%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % key for key in keys]
+    gc.disable()  # the pauses to be measured are the server's
+    outcome = uvloop.run(open_loop(port, requests, per_second, seconds))
+    assert set(outcome.statuses) == {200}, outcome.statuses
+    return quantiles(outcome.latencies_ms)
+
+
+if __name__ == "__main__":
+    given = sys.stdin.buffer.read().split()
+    print(json.dumps(_measure(int(sys.argv[1]), given, float(sys.argv[2]), float(sys.argv[3]))))

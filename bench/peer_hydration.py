@@ -30,6 +30,8 @@ from pathlib import Path
 import uvloop
 
 from bench.harness import Meter, Result, median
+from bench.open_loop import open_loop_latency
+from bench.point_read import random_keys
 from bench.server import PARTITIONS, key_of, settings
 from queryable_app.contract import NodeSettings
 from queryable_app.placement.assignment import Placement
@@ -142,18 +144,10 @@ def took(process: subprocess.Popen[str]) -> list[float]:
 
 
 def reads(seconds: float, keys: int) -> dict[str, float]:
-    """Measure the latency of point reads at node A, open loop, from a process of its own."""
-    program = (
-        "import gc, json, random, uvloop; from bench.harness import quantiles;"
-        "from bench.open_loop import open_loop; from bench.server import key_of;"
-        "gc.disable(); dice = random.Random(1);"
-        r"line = b'GET /v1/keys/%s HTTP/1.1\r\nHost: localhost\r\n\r\n';"
-        f"requests = [line % key_of(dice.randrange({keys})) for _ in range(5000)];"
-        f"outcome = uvloop.run(open_loop({PORT}, requests, {READS_PER_SECOND}, {seconds}));"
-        "assert set(outcome.statuses) == {200}, outcome.statuses; print(json.dumps(quantiles(outcome.latencies_ms)))"
-    )
-    ran = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
-    return {f"{name} ms": value for name, value in json.loads(ran.stdout).items()}
+    """Measure the latency of point reads at node A, open loop."""
+    sent = random_keys(keys, 5_000)
+    quantiles = open_loop_latency(PORT, sent, READS_PER_SECOND, seconds, core=None)
+    return {f"{name} ms": value for name, value in quantiles.items()}
 
 
 def rates(records: int, size: int, seconds: float) -> dict[str, float | int | str]:

@@ -7,7 +7,6 @@ noisy machine affects all alike; latency is open loop at half of the measured ca
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -21,7 +20,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.harness import Result, median, quantiles
+from bench.harness import Result, median
+from bench.open_loop import open_loop_latency
 from bench.server import KINDS, bearer, key_of, value_of
 
 PORTS = {"node": 18080, "asgi": 18081, "fastapi": 18082, "tls": 18083, "token": 18084, "both": 18085}
@@ -89,24 +89,9 @@ def closed_loop(port: int, script: Path, seconds: int, connections: int = 32, sc
     return float(found[1])
 
 
-def open_loop_latency(port: int, per_second: float, seconds: float, keys: int = KEYS) -> dict[str, float]:
-    """Measure latency from a process of its own, which has core 1 to itself."""
-    program = (
-        "import gc, json, uvloop; from bench.open_loop import open_loop; from bench.point_read import requests;"
-        "gc.disable();"  # the pauses to be measured are the server's
-        f"outcome = uvloop.run(open_loop({port}, requests({keys}), {per_second}, {seconds}));"
-        "assert set(outcome.statuses) == {200}, outcome.statuses; print(json.dumps(outcome.latencies_ms))"
-    )
-    command = ["taskset", "-c", "1", sys.executable, "-c", program]
-    return quantiles(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
-
-
-def requests(keys: int = KEYS, count: int = 20_000) -> list[bytes]:
+def random_keys(keys: int = KEYS, count: int = 20_000) -> list[bytes]:
     dice = random.Random(1)
-    return [
-        b"GET /v1/keys/%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % key_of(dice.randrange(keys))
-        for _ in range(count)
-    ]
+    return [key_of(dice.randrange(keys)) for _ in range(count)]
 
 
 def measure(directory: Path, quick: bool) -> Iterator[Result]:
@@ -130,5 +115,5 @@ def measure(directory: Path, quick: bool) -> Iterator[Result]:
     ratios = {"x raw ASGI": round(node / asgi, 2), "x FastAPI": round(node / route, 2)}
     yield Result("point_read", "node beside them", {**ratios}, ">= 3 and >= 6")
     with server("node", store) as port:
-        figures = open_loop_latency(port, node / 2, seconds)
+        figures = open_loop_latency(port, random_keys(), node / 2, seconds)
     yield Result("point_read", f"node, open loop at {node / 2:,.0f}/s", {**figures}, "p99 <= 5 ms")

@@ -386,6 +386,7 @@ def _write_in_transactions(bootstrap: str, topic: str) -> None:
             key, value = record(dice)
             client.produce(topic, key=key, value=value)
         (client.commit_transaction if committed else client.abort_transaction)(20)
+    topics.wait_for_markers(bootstrap, topic)
 
 
 def _source_ends(bootstrap: str, topic: str) -> list[int]:

@@ -187,8 +187,7 @@ def test_only_committed_records_of_transactions_are_read(kafka: Any, tmp_path: P
             client.abort_transaction(20)
 
     transaction(range(50), commit=True)
-    # The markers follow the answer to the commit.
-    eventually("the markers are written", lambda: sum(topics.ends(kafka.bootstrap, "tx").values()) == 50 + 2)
+    topics.wait_for_markers(kafka.bootstrap, "tx")
     first = ",".join(f"{p}:{end}" for p, end in topics.ends(kafka.bootstrap, "tx").items())
     transaction(range(100), commit=False)
     with running(resource("tx", kafka.bootstrap, view={"kind": "history"}), tmp_path) as system:

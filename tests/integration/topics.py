@@ -138,13 +138,13 @@ def churn(bootstrap: str, topic: str, stop: threading.Event, seed: int) -> None:
     assert client.flush(60) == 0
 
 
-def ends(bootstrap: str, topic: str) -> dict[int, int]:
-    """Return the end offset of each partition, as a read_committed reader sees it."""
+def ends(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, int]:
+    """Return the end offset of each partition, as a reader of that isolation level sees it."""
     client = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": "ends",
-            "isolation.level": "read_committed",
+            "isolation.level": isolation,
             "log_level": 0,
         }
     )
@@ -153,6 +153,15 @@ def ends(bootstrap: str, topic: str) -> dict[int, int]:
         return {p: client.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
     finally:
         client.close()
+
+
+def wait_for_markers(bootstrap: str, topic: str) -> None:
+    """Wait until every ended transaction has its markers in the log: they follow Kafka's answer to the commit or abort."""
+    eventually(
+        f"{topic} has the markers of its transactions",
+        lambda: ends(bootstrap, topic) == ends(bootstrap, topic, "read_uncommitted"),
+        20,
+    )
 
 
 def records(bootstrap: str, topic: str) -> list[LogRecord]:

@@ -12,7 +12,6 @@ from queryable_app.ingest.rekey_gaps import SourceGaps
 from queryable_app.platform.processes import free_ports
 from tests.integration import topics
 from tests.support.kafka import KafkaForTests
-from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -32,8 +31,8 @@ def gaps(jvm: Any, kafka: KafkaForTests, request: pytest.FixtureRequest) -> Iter
         client.produce(topic, key=b"k", value=b"1")
         client.flush(20)  # an aborted transaction drops what was not sent
         finish(20)
-    # The markers follow the answers to the commit and to the abort.
-    eventually("the markers are written", lambda: topics.ends(kafka.bootstrap, topic) == {0: 4})
+    topics.wait_for_markers(kafka.bootstrap, topic)
+    assert topics.ends(kafka.bootstrap, topic) == {0: 4}
     found = SourceGaps(jvm, kafka.bootstrap, {}, topic)
     yield found
     found.close()
