@@ -1,6 +1,6 @@
 """Start the Spark session of a node: one JVM in local mode, sized and muted for streaming.
 
-Strategy: the settings that matter were measured (docs/benchmarks.md). There are as many threads as the topic has partitions,
+Strategy: the settings that matter were measured (docs/experiments.md). There are as many threads as the topic has partitions,
 because Real-Time Mode occupies one for each partition during a batch. The JVM writes only below one scratch directory, which
 its parent process empties, so the JVM may be killed at any time.
 """

@@ -2,7 +2,7 @@
 
 Strategy: a turn brings the requests of many connections. If each is answered as it arrives, the processor goes back and forth
 between the sockets, the interpreter and the store, and a client on the same machine is woken for each answer. With
-the writes together they cost about a quarter less CPU, with the rest too about an eighth less than that (docs/benchmarks.md). No
+the writes together they cost about a quarter less CPU, with the rest too about an eighth less than that (docs/experiments.md). No
 answer waits for more than the other requests of its turn. A turn of a quiet node brings one
 request, and its answer waits for nothing: the first request of a turn is answered at once.
 """
