@@ -11,7 +11,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.classic.column import Column as ClassicColumn
+from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
+_MADE: Final = StructType([StructField("json", BinaryType()), StructField("problem", StringType())])
 _SUBQUERY: Final = "org.apache.spark.sql.catalyst.expressions.SubqueryExpression"
 # Every replica of a partition must compute the same rows, whenever it reads the records.
 _CLOCKS: Final = {"CurrentTimestamp", "CurrentDate", "CurrentTime", "Now", "LocalTimestamp"}
@@ -26,6 +28,19 @@ class SqlError(Exception):
 def column(session: SparkSession, expression: Any) -> Column:
     jvm: Any = session._jvm
     return ClassicColumn(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+
+
+def no_rows(session: SparkSession, schema: StructType) -> DataFrame:
+    """Return a frame of these columns without rows. PySpark's own way makes an RDD of Python objects."""
+    jvm: Any = session._jvm
+    frame = session._jsparkSession.createDataFrame(jvm.java.util.ArrayList(), _java_type(session, schema))
+    return DataFrame(frame, session)
+
+
+def _java_type(session: SparkSession, of: DataType) -> Any:
+    """Return the JVM's type. It goes over as JSON: the JVM's first look at a type in SQL takes half a second of CPU."""
+    jvm: Any = session._jvm
+    return jvm.org.apache.spark.sql.types.DataType.fromJson(of.json())
 
 
 def output(frame: DataFrame) -> list[Any]:
@@ -81,14 +96,13 @@ def check_expression(session: SparkSession, expression: Any, path: str, one_row:
 
 
 def java_function(
-    session: SparkSession, name: str, arguments: tuple[str, ...], returns: str
+    session: SparkSession, name: str, arguments: tuple[str, ...], returns: DataType
 ) -> Callable[..., Column]:
     """Return one of the writer's functions for use in a projection."""
     jvm: Any = session._jvm
     function = getattr(jvm.io.queryabletopics, f"Decoding${name}")(*arguments)
     registered = "_".join(("qt", name, *arguments))
-    type_ = jvm.org.apache.spark.sql.types.DataType.fromDDL(returns)
-    session._jsparkSession.udf().register(registered, function, type_)
+    session._jsparkSession.udf().register(registered, function, _java_type(session, returns))
     return lambda *columns: f.call_function(registered, *columns)
 
 
@@ -100,6 +114,5 @@ def json_function(session: SparkSession, decoder: Any, name: str) -> Callable[..
     jvm: Any = session._jvm
     function = getattr(jvm.io.queryabletopics, "Decoding$Json")(decoder)
     registered = f"qt_Json_{name}"
-    type_ = jvm.org.apache.spark.sql.types.DataType.fromDDL("json BINARY, problem STRING")
-    session._jsparkSession.udf().register(registered, function, type_)
+    session._jsparkSession.udf().register(registered, function, _java_type(session, _MADE))
     return lambda *columns: f.call_function(registered, *columns)

@@ -9,7 +9,17 @@ from typing import Final
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from queryable_app.config.aggregate_spec import AggregateSpec
 from queryable_app.config.key_schema import KeySchema
@@ -17,8 +27,11 @@ from queryable_app.config.value_schema import SchemaSource
 from queryable_app.ingest.catalyst import java_function, json_function, message
 from queryable_app.ingest.value_decoders import SchemaError, columns_of, value_decoder
 
-HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
-_NUMBERS: Final = {"int": "int", "long": "bigint", "double": "double"}
+HEADERS_TYPE: Final = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+)
+_CORRUPT: Final = StructField("_corrupt", StringType())
+_NUMBERS: Final = {"int": IntegerType(), "long": LongType(), "double": DoubleType()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +54,9 @@ class View:
 def decode_records(session: SparkSession, source: DataFrame, view: View) -> DataFrame:
     """Return the six columns that the user sees, and columns of our own, whose names begin with _."""
     schema = value_schema(session, view)
-    problem = java_function(session, "Problem", (decoded_key_format(view), checked_format(view)), "string")
+    problem = java_function(
+        session, "Problem", (decoded_key_format(view), checked_format(view)), StringType()
+    )
     headers = f.col("headers") if "headers" in source.columns else f.lit(None).cast(HEADERS_TYPE)
     decoder = value_decoder(session, view.schema_source, view.registry_config)
     source, key, key_problem = _decoded_key(session, source, view)
@@ -94,10 +109,10 @@ def decode_records(session: SparkSession, source: DataFrame, view: View) -> Data
 def _decoded_key(session: SparkSession, source: DataFrame, view: View) -> tuple[DataFrame, str, Column]:
     """Return the source, the name of its column with the key without its encoding, and the problem of the key."""
     if view.key_schema is None:
-        return source, "key", f.lit(None).cast("string")
+        return source, "key", f.lit(None).cast(StringType())
     encoding = (key_encoding(view.key_schema),)
-    decoded = java_function(session, "KeyBytes", encoding, "binary")
-    key_problem = java_function(session, "KeyProblem", encoding, "string")
+    decoded = java_function(session, "KeyBytes", encoding, BinaryType())
+    key_problem = java_function(session, "KeyProblem", encoding, StringType())
     return source.withColumn("_bare_key", decoded(f.col("key"))), "_bare_key", key_problem(f.col("key"))
 
 
@@ -126,15 +141,15 @@ def _undecodable(problem: Column, decoded: bool) -> Column:
 
 def _parsed(json: str, schema: StructType | None) -> Column:
     if schema is None:
-        return f.lit(None).cast("struct<_corrupt:string>")
-    whole = StructType([*schema.fields, StructField("_corrupt", DataType.fromDDL("string"))])
-    return f.from_json(f.col(json).cast("string"), whole, {"columnNameOfCorruptRecord": "_corrupt"})
+        return f.lit(None).cast(StructType([_CORRUPT]))
+    whole = StructType([*schema.fields, _CORRUPT])
+    return f.from_json(f.col(json).cast(StringType()), whole, {"columnNameOfCorruptRecord": "_corrupt"})
 
 
 def _typed(session: SparkSession, name: str, format: str) -> Column:
     if format in _NUMBERS:
         return java_function(session, "Number", (format,), _NUMBERS[format])(f.col(name))
-    return f.col(name) if format == "bytes" else f.col(name).cast("string")
+    return f.col(name) if format == "bytes" else f.col(name).cast(StringType())
 
 
 def value_schema(session: SparkSession, view: View) -> StructType | None:

@@ -21,7 +21,7 @@ from queryable_app.platform.log import event
 _RECORD: Final = (
     "encode(concat('k', id), 'UTF-8') AS key",
     """encode(concat('{"f', id, '": ', id, '}'), 'UTF-8') AS value""",
-    f"CAST(NULL AS {HEADERS_TYPE}) AS headers",
+    f"CAST(NULL AS {HEADERS_TYPE.simpleString()}) AS headers",
     "timestamp_millis(id) AS timestamp",
     "CAST(id AS INT) AS partition",
     "id AS offset",

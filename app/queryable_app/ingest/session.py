@@ -93,6 +93,7 @@ def java_options(profile: Profile) -> list[str]:
         "-XX:+ExitOnOutOfMemoryError",  # the supervisor of ingest starts it again
         f"-Djava.io.tmpdir={profile.scratch}",
         f"-Dlog4j2.configurationFile={log4j}",
+        "-Dlog4j2.disableJmx=true",
         *profile.options,
     ]
 

@@ -23,6 +23,15 @@ from typing import Any, Final
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from queryable_app.config.aggregate_spec import AggregateSpec
 from queryable_app.ingest.aggregate_inputs import ResolvedInput, compile_inputs
@@ -35,6 +44,7 @@ from queryable_app.ingest.catalyst import (
     java_function,
     message,
     name_of,
+    no_rows,
     nodes,
     output,
     references,
@@ -46,8 +56,15 @@ from queryable_app.ingest.value_decoders import value_decoder
 RELATION: Final = "records"
 _relation_lock: Final = threading.Lock()  # the queries of a pod's workers share the session, and so this name
 COLUMNS: Final = ("key", "value", "headers", "timestamp", "partition", "offset")
-_SOURCE_SCHEMA: Final = (
-    f"key binary, value binary, headers {HEADERS_TYPE}, timestamp timestamp, partition int, offset bigint"
+_SOURCE_SCHEMA: Final = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("headers", HEADERS_TYPE),
+        StructField("timestamp", TimestampType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+    ]
 )
 
 _ROWS_MAX: Final = 65_535  # of a record, as an envelope numbers them
@@ -113,7 +130,7 @@ class _Select:
 
 def check_view(session: SparkSession, view: View) -> Projection:
     """Refuse SQL that cannot be run, before a query starts. Return the projection of no records."""
-    return project(session, session.createDataFrame([], _SOURCE_SCHEMA), view)
+    return project(session, no_rows(session, _SOURCE_SCHEMA), view)
 
 
 def project(session: SparkSession, source: DataFrame, view: View) -> Projection:
@@ -159,7 +176,7 @@ def _with_stored(session: SparkSession, kept: DataFrame, select: _Select, view: 
         raise SqlError(
             f"spec.view.entries.timeField: {view.time_field} is no column of transform.sql; there are {', '.join(names)}"
         )
-    timeless = java_function(session, "TimeProblem", (view.time_field,), "string")
+    timeless = java_function(session, "TimeProblem", (view.time_field,), StringType())
     return stored.withColumn("_problem", f.coalesce("_problem", timeless(f.col("_stored"))))
 
 
