@@ -13,6 +13,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
+from queryable_app.ingest.java_classes import java_class, own_class
+
 _MADE: Final = StructType([StructField("json", BinaryType()), StructField("problem", StringType())])
 _SUBQUERY: Final = "org.apache.spark.sql.catalyst.expressions.SubqueryExpression"
 # Every replica of a partition must compute the same rows, whenever it reads the records.
@@ -27,20 +29,22 @@ class SqlError(Exception):
 
 def column(session: SparkSession, expression: Any) -> Column:
     jvm: Any = session._jvm
-    return ClassicColumn(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+    return ClassicColumn(java_class(jvm, "org.apache.spark.sql.classic.ExpressionUtils").column(expression))
 
 
 def no_rows(session: SparkSession, schema: StructType) -> DataFrame:
     """Return a frame of these columns without rows. PySpark's own way makes an RDD of Python objects."""
     jvm: Any = session._jvm
-    frame = session._jsparkSession.createDataFrame(jvm.java.util.ArrayList(), _java_type(session, schema))
+    frame = session._jsparkSession.createDataFrame(
+        java_class(jvm, "java.util.ArrayList")(), _java_type(session, schema)
+    )
     return DataFrame(frame, session)
 
 
 def _java_type(session: SparkSession, of: DataType) -> Any:
     """Return the JVM's type. It goes over as JSON: the JVM's first look at a type in SQL takes half a second of CPU."""
     jvm: Any = session._jvm
-    return jvm.org.apache.spark.sql.types.DataType.fromJson(of.json())
+    return java_class(jvm, "org.apache.spark.sql.types.DataType").fromJson(of.json())
 
 
 def output(frame: DataFrame) -> list[Any]:
@@ -100,7 +104,7 @@ def java_function(
 ) -> Callable[..., Column]:
     """Return one of the writer's functions for use in a projection."""
     jvm: Any = session._jvm
-    function = getattr(jvm.io.queryabletopics, f"Decoding${name}")(*arguments)
+    function = own_class(jvm, f"Decoding${name}")(*arguments)
     registered = "_".join(("qt", name, *arguments))
     session._jsparkSession.udf().register(registered, function, _java_type(session, returns))
     return lambda *columns: f.call_function(registered, *columns)
@@ -112,7 +116,7 @@ def json_function(session: SparkSession, decoder: Any, name: str) -> Callable[..
     `name` distinguishes the decoder from others of the session.
     """
     jvm: Any = session._jvm
-    function = getattr(jvm.io.queryabletopics, "Decoding$Json")(decoder)
+    function = own_class(jvm, "Decoding$Json")(decoder)
     registered = f"qt_Json_{name}"
     session._jsparkSession.udf().register(registered, function, _java_type(session, _MADE))
     return lambda *columns: f.call_function(registered, *columns)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JJavaError
 
 from queryable_app.contract import ObservedTopic
+from queryable_app.ingest.java_classes import java_class
 from queryable_app.platform.kafka_clients import KafkaUnavailable
 
 _REQUEST_MS: Final = 3_000
@@ -26,14 +27,14 @@ _CLEANUP_POLICY: Final = "cleanup.policy"
 class KafkaAdmin:
     def __init__(self, jvm: Any, bootstrap_servers: str, config: Mapping[str, str]) -> None:
         self._jvm = jvm
-        settings = jvm.java.util.HashMap()
+        settings = java_class(jvm, "java.util.HashMap")()
         for name, value in {**WITHOUT_METRICS, **config}.items():
             settings.put(name, value)
         settings.put("bootstrap.servers", bootstrap_servers)
         settings.put("default.api.timeout.ms", str(_REQUEST_MS))
         settings.put("request.timeout.ms", str(_REQUEST_MS))
         try:
-            self._client = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+            self._client = java_class(jvm, "org.apache.kafka.clients.admin.AdminClient").create(settings)
         except Py4JJavaError as error:
             raise KafkaUnavailable(_reason(_root(error.java_exception))) from error
 
@@ -42,7 +43,7 @@ class KafkaAdmin:
 
     def identity(self, topic: str) -> tuple[str, int] | None:
         """Return the topic's id and number of partitions, or None if it does not exist. Cheap enough for polling."""
-        names = self._jvm.java.util.ArrayList()
+        names = java_class(self._jvm, "java.util.ArrayList")()
         names.add(topic)
         try:
             described = self._get(self._client.describeTopics(names).allTopicNames()).get(topic)
@@ -68,9 +69,9 @@ class KafkaAdmin:
 
     def is_compacted(self, topic: str) -> bool:
         """Return whether the brokers compact the topic; also True if they do not say."""
-        kafka = self._jvm.org.apache.kafka.common
-        resource = kafka.config.ConfigResource(kafka.config.ConfigResource.Type.TOPIC, topic)
-        resources = self._jvm.java.util.ArrayList()
+        kind = java_class(self._jvm, "org.apache.kafka.common.config.ConfigResource")
+        resource = kind(kind.Type.TOPIC, topic)
+        resources = java_class(self._jvm, "java.util.ArrayList")()
         resources.add(resource)
         try:
             described = self._get(self._client.describeConfigs(resources).all()).get(resource)
@@ -83,14 +84,16 @@ class KafkaAdmin:
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
         """Create a topic with the brokers' default replication. An existing topic stays as it is."""
-        optional = self._jvm.java.util.Optional
-        wanted = self._jvm.org.apache.kafka.clients.admin.NewTopic(
-            topic, optional.of(self._jvm.java.lang.Integer.valueOf(partitions)), optional.empty()
+        optional = java_class(self._jvm, "java.util.Optional")
+        wanted = java_class(self._jvm, "org.apache.kafka.clients.admin.NewTopic")(
+            topic,
+            optional.of(java_class(self._jvm, "java.lang.Integer").valueOf(partitions)),
+            optional.empty(),
         )
-        settings = self._jvm.java.util.HashMap()
+        settings = java_class(self._jvm, "java.util.HashMap")()
         for name, value in config.items():
             settings.put(name, value)
-        topics = self._jvm.java.util.ArrayList()
+        topics = java_class(self._jvm, "java.util.ArrayList")()
         topics.add(wanted.configs(settings))
         try:
             self._get(self._client.createTopics(topics).all())
@@ -100,7 +103,7 @@ class KafkaAdmin:
 
     def delete(self, topic: str) -> None:
         """Delete a topic, if it exists."""
-        topics = self._jvm.java.util.ArrayList()
+        topics = java_class(self._jvm, "java.util.ArrayList")()
         topics.add(topic)
         try:
             self._get(self._client.deleteTopics(topics).all())
@@ -110,30 +113,34 @@ class KafkaAdmin:
 
     def commit(self, group: str, topic: str, offsets: Sequence[int]) -> None:
         """Commit the next offset of each partition under a group without members."""
-        kafka = self._jvm.org.apache.kafka
-        positions = self._jvm.java.util.HashMap()
+        place = java_class(self._jvm, "org.apache.kafka.clients.consumer.OffsetAndMetadata")
+        positions = java_class(self._jvm, "java.util.HashMap")()
         for partition, offset in enumerate(offsets):
-            where = kafka.common.TopicPartition(topic, partition)
-            positions.put(where, kafka.clients.consumer.OffsetAndMetadata(offset))
+            positions.put(self._where(topic, partition), place(offset))
         try:
             self._get(self._client.alterConsumerGroupOffsets(group, positions).all())
         except Py4JJavaError as error:
             raise KafkaUnavailable(_reason(_cause(error))) from error
 
     def _spec(self, which: str) -> Any:
-        return getattr(self._jvm.org.apache.kafka.clients.admin.OffsetSpec, which)()
+        return getattr(java_class(self._jvm, "org.apache.kafka.clients.admin.OffsetSpec"), which)()
 
     def _offsets(self, topic: str, partitions: Collection[int], spec: Any) -> dict[int, int]:
-        kafka = self._jvm.org.apache.kafka
-        requested = self._jvm.java.util.HashMap()
+        requested = java_class(self._jvm, "java.util.HashMap")()
         for partition in partitions:
-            requested.put(kafka.common.TopicPartition(topic, partition), spec)
-        committed = kafka.clients.admin.ListOffsetsOptions(kafka.common.IsolationLevel.READ_COMMITTED)
+            requested.put(self._where(topic, partition), spec)
+        options = java_class(self._jvm, "org.apache.kafka.clients.admin.ListOffsetsOptions")
+        committed = options(java_class(self._jvm, "org.apache.kafka.common.IsolationLevel").READ_COMMITTED)
         found = self._get(self._client.listOffsets(requested, committed).all())
         return {entry.getKey().partition(): entry.getValue().offset() for entry in found.entrySet()}
 
+    def _where(self, topic: str, partition: int) -> Any:
+        return java_class(self._jvm, "org.apache.kafka.common.TopicPartition")(topic, partition)
+
     def _get(self, future: Any) -> Any:
-        return future.get(2 * _REQUEST_MS, self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS)
+        return future.get(
+            2 * _REQUEST_MS, java_class(self._jvm, "java.util.concurrent.TimeUnit").MILLISECONDS
+        )
 
 
 def _cause(error: Py4JJavaError) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 
+from queryable_app.ingest.java_classes import java_class
 from queryable_app.ingest.kafka_admin import WITHOUT_METRICS
 
 LOOK_SECONDS: Final = 0.5
@@ -65,7 +66,7 @@ class SourceGaps:
 
     def close(self) -> None:
         if self._consumer is not None:
-            self._consumer.close(self._jvm.java.time.Duration.ofMillis(0))
+            self._consumer.close(java_class(self._jvm, "java.time.Duration").ofMillis(0))
             self._consumer = None
 
     def _proven(self, partitions: Sequence[int], offsets: Sequence[int]) -> dict[int, int]:
@@ -88,7 +89,7 @@ class SourceGaps:
         consumer.seek(where, offset)
         reached = offset
         while reached < end and time.monotonic() < until:
-            found = consumer.poll(self._jvm.java.time.Duration.ofMillis(_POLL_MS))
+            found = consumer.poll(java_class(self._jvm, "java.time.Duration").ofMillis(_POLL_MS))
             if not found.isEmpty():
                 self._records[partition] = reached = int(found.iterator().next().offset())
                 break
@@ -97,20 +98,20 @@ class SourceGaps:
 
     def _connected(self) -> Any:
         if self._consumer is None:
-            settings = self._jvm.java.util.HashMap()
+            settings = java_class(self._jvm, "java.util.HashMap")()
             for name, value in self._settings.items():
                 settings.put(name, value)
-            bytes_of = self._jvm.org.apache.kafka.common.serialization.ByteArrayDeserializer
-            self._consumer = self._jvm.org.apache.kafka.clients.consumer.KafkaConsumer(
+            bytes_of = java_class(self._jvm, "org.apache.kafka.common.serialization.ByteArrayDeserializer")
+            self._consumer = java_class(self._jvm, "org.apache.kafka.clients.consumer.KafkaConsumer")(
                 settings, bytes_of(), bytes_of()
             )
         return self._consumer
 
     def _where(self, partition: int) -> Any:
-        return self._jvm.org.apache.kafka.common.TopicPartition(self._topic, partition)
+        return java_class(self._jvm, "org.apache.kafka.common.TopicPartition")(self._topic, partition)
 
     def _listed(self, partitions: Sequence[int]) -> Any:
-        listed = self._jvm.java.util.ArrayList()
+        listed = java_class(self._jvm, "java.util.ArrayList")()
         for partition in partitions:
             listed.add(self._where(partition))
         return listed

@@ -24,6 +24,7 @@ from queryable_app.config.rekey import INTERNAL_TOPIC_CONFIG, internal_topic
 from queryable_app.config.topic_spec import TopicSpec
 from queryable_app.contract import NodeSettings, ObservedTopic
 from queryable_app.ingest.executors import missing_slots
+from queryable_app.ingest.java_classes import java_class, own_class
 from queryable_app.ingest.kafka_admin import WITHOUT_METRICS, KafkaAdmin
 from queryable_app.ingest.rekey_gaps import LOOK_SECONDS, SourceGaps
 from queryable_app.ingest.rekey_nodes import RekeyNodes, ReplicaSources
@@ -161,7 +162,7 @@ class RekeyJob:
             if query is not None and query.isActive:
                 query.stop()
             gaps.close()
-            self._jvm.io.queryabletopics.RekeyRuns.end(self._run)
+            own_class(self._jvm, "RekeyRuns").end(self._run)
 
     def _source(self, admin: KafkaAdmin) -> ObservedTopic:
         source = admin.describe(self._spec.topic, range(self._partitions))
@@ -175,7 +176,7 @@ class RekeyJob:
 
     def _wait_for_executors(self, spark: Any) -> None:
         """Wait until all executors are connected, if this is the first run. Then some suffice: each has a slot for every task."""
-        cluster = self._jvm.io.queryabletopics.RekeyCluster
+        cluster = own_class(self._jvm, "RekeyCluster")
         wanted = min(self._spec.ingest.executors, self._partitions)
         deadline = time.monotonic() + _EXECUTORS_SECONDS
         while not self._run and cluster.executors(spark) < wanted and time.monotonic() < deadline:
@@ -189,10 +190,11 @@ class RekeyJob:
         if not self._spec.ingest.executors:
             return True
         context: Any = self._session.sparkContext
-        spark, ours = context._jsc.sc(), self._jvm.io.queryabletopics
-        if missing_slots(ours.RekeyCluster.slots(spark), self._partitions):
+        spark, cluster = context._jsc.sc(), own_class(self._jvm, "RekeyCluster")
+        if missing_slots(cluster.slots(spark), self._partitions):
             return False
-        return bool(ours.RekeyRuns.joined(self._run) >= ours.RekeyCluster.executors(spark))
+        joined = own_class(self._jvm, "RekeyRuns").joined(self._run)
+        return bool(joined >= cluster.executors(spark))
 
     def _report(self, state: str, detail: str) -> Sequence[ReplicaSources]:
         return self._nodes.report(state, detail, self._run, self._source_partitions, self._source_id)
@@ -237,12 +239,12 @@ class RekeyJob:
         starts: Sequence[int],
         trusted: Sequence[int] | None,
     ) -> None:
-        settings = self._jvm.java.util.HashMap()
+        settings = java_class(self._jvm, "java.util.HashMap")()
         for name, value in {**WITHOUT_METRICS, **self._spec.kafka_config}.items():
             settings.put(name, value)
         settings.put("bootstrap.servers", self._settings.bootstrap_servers)
         window = None if self._spec.aggregate is None else self._spec.aggregate.window
-        self._jvm.io.queryabletopics.RekeyRuns.start(
+        own_class(self._jvm, "RekeyRuns").start(
             self._run,
             self._topic,
             self._partitions,
@@ -278,7 +280,7 @@ class RekeyJob:
             writer = writer.trigger(realTime=f"{self._spec.ingest.batch_ms} milliseconds")  # type: ignore[call-overload]
         else:
             writer = writer.trigger(processingTime=f"{self._spec.ingest.trigger_ms} milliseconds")
-        sink = self._jvm.io.queryabletopics.RekeyWriter(
+        sink = own_class(self._jvm, "RekeyWriter")(
             self._run,
             self._spec.on_bad_record == "Fail",
             contribution_of(self._session, projection),
@@ -298,7 +300,7 @@ class RekeyJob:
         self, admin: KafkaAdmin, query: StreamingQuery, topics: tuple[str, str], gaps: SourceGaps
     ) -> NoReturn:
         """Report the run, and move it over gaps, until it ends."""
-        runs = self._jvm.io.queryabletopics.RekeyRuns
+        runs = own_class(self._jvm, "RekeyRuns")
         report_at = check_at = look_at = commit_at = time.monotonic()
         while True:
             if not query.isActive:

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from queryable_app.config.topic_spec import IngestMode, TopicSpec
 from queryable_app.ingest.decoded_records import View, checked_format, decoded_key_format, key_encoding
+from queryable_app.ingest.java_classes import own_class
 from queryable_app.ingest.kafka_admin import WITHOUT_METRICS
 from queryable_app.ingest.transform import Projection, project
 from queryable_app.ingest.value_decoders import value_decoder
@@ -90,7 +91,7 @@ def row_writer(session: SparkSession, start: QueryStart, projection: Projection)
     # A marker's key is no JSON.
     view, schema = view_of(spec), spec.key_schema
     key_format = "bytes" if spec.source_topic and spec.key_format != "long" else decoded_key_format(view)
-    return jvm.io.queryabletopics.RowWriter(
+    return own_class(jvm, "RowWriter")(
         str(start.row_socket),
         start.generation,
         start.partitions,
@@ -100,8 +101,8 @@ def row_writer(session: SparkSession, start: QueryStart, projection: Projection)
         bool(spec.sql or projection.inputs),
         contribution,
         value_decoder(session, spec.schema_source, spec.registry_config),
-        None if schema is None else jvm.io.queryabletopics.KeyDecoders.of(key_encoding(schema)),
-        None if spec.entries is None else jvm.io.queryabletopics.TimeField(spec.entries.time_field),
+        None if schema is None else own_class(jvm, "KeyDecoders").of(key_encoding(schema)),
+        None if spec.entries is None else own_class(jvm, "TimeField")(spec.entries.time_field),
     )
 
 
@@ -113,7 +114,7 @@ def contribution_of(session: SparkSession, projection: Projection) -> Any:
         return None
     types = "".join(each.type for each in inputs)
     filtered = "".join("0" if each.input.filter is None else "1" for each in inputs)
-    return jvm.io.queryabletopics.Contribution(types, filtered)
+    return own_class(jvm, "Contribution")(types, filtered)
 
 
 def refused_real_time(error: BaseException) -> bool:

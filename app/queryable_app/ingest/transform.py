@@ -51,6 +51,7 @@ from queryable_app.ingest.catalyst import (
 )
 from queryable_app.ingest.decoded_records import HEADERS_TYPE, View, decode_records, value_schema
 from queryable_app.ingest.group_keys import group_key
+from queryable_app.ingest.java_classes import java_class
 from queryable_app.ingest.value_decoders import value_decoder
 
 RELATION: Final = "records"
@@ -283,9 +284,9 @@ def _with_rows(session: SparkSession, kept: DataFrame, select: _Select | None) -
     )
     # The user's expressions refer to the element by the id that Spark gave it.
     jvm: Any = session._jvm
-    none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
-    nothing = getattr(jvm.scala.collection.immutable, "Nil$").__getattr__("MODULE$")
-    element = jvm.org.apache.spark.sql.catalyst.expressions.Alias(
+    none = java_class(jvm, "scala.None$").__getattr__("MODULE$")
+    nothing = java_class(jvm, "scala.collection.immutable.Nil$").__getattr__("MODULE$")
+    element = java_class(jvm, "org.apache.spark.sql.catalyst.expressions.Alias")(
         output(exploded)[-1], "_named", node.generatorOutput().apply(0).exprId(), nothing, none, nothing
     )
     exists = f.col("_place").isNotNull() | f.lit(bool(node.outer()))
@@ -314,7 +315,7 @@ def _select(session: SparkSession, decoded: DataFrame, sql: str, explodes: bool 
     except (ParseException, AnalysisException) as error:
         raise SqlError(f"spec.transform.sql: {message(error)}") from error
     # An alias that a later column uses makes a second projection; merge the two.
-    collapse = getattr(jvm.org.apache.spark.sql.catalyst.optimizer, "CollapseProject$")
+    collapse = java_class(jvm, "org.apache.spark.sql.catalyst.optimizer.CollapseProject$")
     plan = collapse.__getattr__("MODULE$").apply(plan, True)
     below = plan.child() if name_of(plan) == "Project" else None
     explode = below if explodes and below is not None and _is_explode(below) else None

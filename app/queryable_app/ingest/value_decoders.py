@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 from queryable_app.config.avro_schema import AvroType, parse_avro_schema
 from queryable_app.config.value_schema import SchemaSource, authorization
 from queryable_app.ingest.catalyst import SqlError
+from queryable_app.ingest.java_classes import own_class
 
 _SCALARS: Final[dict[str, DataType]] = {
     "boolean": BooleanType(),
@@ -62,14 +63,13 @@ def value_decoder(session: SparkSession, source: SchemaSource | None, registry: 
     jvm: Any = session._jvm
     registry_ = None
     if source.registry_url:
-        registry_ = jvm.io.queryabletopics.SchemaRegistry(source.registry_url, authorization(registry))
-    ours = jvm.io.queryabletopics
+        registry_ = own_class(jvm, "SchemaRegistry")(source.registry_url, authorization(registry))
     if source.format == "protobuf":
-        decoder = ours.ProtobufDecoder(source.text or None, source.message, registry_)
+        decoder = own_class(jvm, "ProtobufDecoder")(source.text or None, source.message, registry_)
     elif source.format == "json":
-        decoder = ours.JsonSchemaDecoder(source.text or None, registry_)
+        decoder = own_class(jvm, "JsonSchemaDecoder")(source.text or None, registry_)
     else:
-        decoder = ours.AvroDecoder(source.text or None, registry_)
+        decoder = own_class(jvm, "AvroDecoder")(source.text or None, registry_)
     try:
         decoder.check()
     except Py4JJavaError as error:

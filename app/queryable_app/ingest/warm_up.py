@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JError
 
+from queryable_app.ingest.java_classes import java_class
 from queryable_app.ingest.kafka_admin import WITHOUT_METRICS, KafkaAdmin
 from queryable_app.platform.kafka_clients import KafkaUnavailable
 
@@ -22,7 +23,7 @@ _CLASS: Final = "public class WarmUp { public long add(long a, int b) { return a
 
 def warm_up(jvm: Any, bootstrap_servers: str, config: Mapping[str, str], topic: str) -> None:
     """Start the warm-up in threads of its own."""
-    _begin("warm-up-compiler", lambda: jvm.org.codehaus.janino.SimpleCompiler().cook(_CLASS))
+    _begin("warm-up-compiler", lambda: java_class(jvm, "org.codehaus.janino.SimpleCompiler")().cook(_CLASS))
     _begin("warm-up-kafka", lambda: _read(jvm, bootstrap_servers, config, topic))
 
 
@@ -41,7 +42,7 @@ def _read(jvm: Any, bootstrap_servers: str, config: Mapping[str, str], topic: st
     admin.close()
     if seen is None:
         return
-    settings = jvm.java.util.HashMap()
+    settings = java_class(jvm, "java.util.HashMap")()
     for name, value in {**WITHOUT_METRICS, **config}.items():
         settings.put(name, value)
     deserializer = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
@@ -53,10 +54,10 @@ def _read(jvm: Any, bootstrap_servers: str, config: Mapping[str, str], topic: st
         "enable.auto.commit": "false",
     }.items():
         settings.put(name, value)
-    consumer = jvm.org.apache.kafka.clients.consumer.KafkaConsumer(settings)
-    partitions = jvm.java.util.ArrayList()
-    partitions.add(jvm.org.apache.kafka.common.TopicPartition(topic, 0))
+    consumer = java_class(jvm, "org.apache.kafka.clients.consumer.KafkaConsumer")(settings)
+    partitions = java_class(jvm, "java.util.ArrayList")()
+    partitions.add(java_class(jvm, "org.apache.kafka.common.TopicPartition")(topic, 0))
     consumer.assign(partitions)
     consumer.seekToBeginning(partitions)
-    consumer.poll(jvm.java.time.Duration.ofMillis(_POLL_MS))
+    consumer.poll(java_class(jvm, "java.time.Duration").ofMillis(_POLL_MS))
     consumer.close()

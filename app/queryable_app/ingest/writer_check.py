@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from queryable_app.ingest.java_classes import own_class
 from queryable_app.ingest.sink import Sink
 from queryable_app.wire import row_frames
 from queryable_app.wire.contributions import ABSENT, Decimal, encode
@@ -61,13 +62,13 @@ def _added(offset: int, inputs: list[Any]) -> SliceRow:
 
 def _write(session: SparkSession, path: Path) -> None:
     jvm: Any = session._jvm
-    contribution = jvm.io.queryabletopics.Contribution(_TYPES, _FILTERED)
+    contribution = own_class(jvm, "Contribution")(_TYPES, _FILTERED)
     for rows, added in ((_ROWS, None), (_ADDED, contribution)):
         aggregates = added is not None
-        writer = jvm.io.queryabletopics.RowWriter(
+        writer = own_class(jvm, "RowWriter")(
             str(path), 1, 1, "string", "json", 0, aggregates, added, None, None, None
         )
         writer.open(0, 0)
         for row in rows:
-            writer.process(jvm.io.queryabletopics.SampleRow.of(*row))
+            writer.process(own_class(jvm, "SampleRow").of(*row))
         writer.close(None)
