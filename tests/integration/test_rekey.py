@@ -282,15 +282,23 @@ def test_deleted_internal_topic_gives_no_wrong_number(
     with running(view(topic, kafka.bootstrap, ["page"], onDataLoss=on_data_loss), tmp_path) as system:
         before = served(system)
         if on_data_loss == "Fail":
-            ends = topics.ends(kafka.bootstrap, internal)
             ingest = psutil.Process(system.pid("ingest"))
             with suspended([ingest, *ingest.children(recursive=True)]):  # until the records are gone
                 topics.produce(kafka.bootstrap, topic, [record(dice) for _ in range(500)])
-                eventually("the job writes", lambda: topics.ends(kafka.bootstrap, internal)[0] > ends[0] + 50)
-                topics.truncate(kafka.bootstrap, internal, {0: ends[0] + 50})
+
+                def position() -> int:
+                    return int(system.partition(0)["position"])
+
+                eventually(
+                    "the job writes", lambda: topics.ends(kafka.bootstrap, internal)[0] > position() + 50
+                )
+                reached = position()  # what the job wrote before ingest was suspended is applied by now
+                topics.truncate(kafka.bootstrap, internal, {0: reached + 50})
                 ingest.kill()
-            gone = f"records from {ends[0]} to {ends[0] + 50} are gone from the log"
-            eventually("a replica fails", lambda: gone in str(system.partition(0)["failed"]))
+            gone = f"records from {reached} to {reached + 50} are gone from the log"
+            eventually(
+                "a replica fails", lambda: gone in str(system.partition(0)["failed"]), 300, story=system.tail
+            )
             assert system.partition(1)["failed"] is None
         client = topics.admin(kafka.bootstrap)
         client.delete_topics([internal])[internal].result(20)
