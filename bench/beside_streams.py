@@ -153,9 +153,10 @@ def point_reads(directory: Path, bootstrap: str, keys: int, seconds: int, rounds
         yield Result("beside_streams", "point reads, ratio", {"x Kafka Streams": round(ratio, 2)}, ">= 1.3")
         half = min(median(measured) for measured in rates.values()) / 2
         p99: dict[str, list[float]] = {name: [] for name in ports}
+        sent = random_keys(keys)
         for _ in range(rounds):
             for name, port in ports.items():
-                p99[name].append(open_loop_latency(port, random_keys(keys), half, seconds)["p99"])
+                p99[name].append(open_loop_latency(port, sent, half, seconds)["p99"])
         yield Result(
             "beside_streams",
             f"point reads, p99 at {half:,.0f}/s",

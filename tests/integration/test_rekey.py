@@ -285,14 +285,13 @@ def test_deleted_internal_topic_gives_no_wrong_number(
             ingest = psutil.Process(system.pid("ingest"))
             with suspended([ingest, *ingest.children(recursive=True)]):  # until the records are gone
                 topics.produce(kafka.bootstrap, topic, [record(dice) for _ in range(500)])
-
-                def position() -> int:
-                    return int(system.partition(0)["position"])
-
                 eventually(
-                    "the job writes", lambda: topics.ends(kafka.bootstrap, internal)[0] > position() + 50
+                    "the job writes",
+                    lambda: topics.ends(kafka.bootstrap, internal)[0] > system.partition(0)["position"] + 50,
                 )
-                reached = position()  # what the job wrote before ingest was suspended is applied by now
+                reached = system.partition(0)[
+                    "position"
+                ]  # what the job wrote before ingest was suspended is applied by now
                 topics.truncate(kafka.bootstrap, internal, {0: reached + 50})
                 ingest.kill()
             gone = f"records from {reached} to {reached + 50} are gone from the log"

@@ -188,6 +188,7 @@ def test_only_committed_records_of_transactions_are_read(kafka: Any, tmp_path: P
 
     transaction(range(50), commit=True)
     topics.wait_for_markers(kafka.bootstrap, "tx")
+    assert sum(topics.ends(kafka.bootstrap, "tx").values()) == 50 + 2
     first = ",".join(f"{p}:{end}" for p, end in topics.ends(kafka.bootstrap, "tx").items())
     transaction(range(100), commit=False)
     with running(resource("tx", kafka.bootstrap, view={"kind": "history"}), tmp_path) as system:

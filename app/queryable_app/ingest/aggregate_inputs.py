@@ -167,7 +167,7 @@ class _Compiler:
         time = self._analyse(text, path, "the window")
         match time.type:
             case TimestampType() | TimestampNTZType():
-                return f.unix_millis(self._column(time).cast("timestamp"))
+                return f.unix_millis(self._column(time).cast(TimestampType()))
             case LongType():
                 return self._column(time)
         advice = "give a timestamp, or a BIGINT of milliseconds since 1970"
@@ -233,14 +233,14 @@ def _carried(value: Column, type_: str) -> Column:
     """Return the value as one of the few types that the writer encodes."""
     match type_:
         case "l":
-            return value.cast("bigint")
+            return value.cast(LongType())
         case "d" | "f":
-            return value.cast("double")
+            return value.cast(DoubleType())
         case "t":
-            return f.unix_micros(value.cast("timestamp"))
+            return f.unix_micros(value.cast(TimestampType()))
         case "D":
-            return f.unix_date(value).cast("bigint")
+            return f.unix_date(value).cast(LongType())
         case "s":
-            return f.call_function("make_valid_utf8", value).cast("binary")
+            return f.call_function("make_valid_utf8", value).cast(BinaryType())
         case _:
             return value

@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
-from queryable_app.ingest.java_classes import java_class, own_class
+from queryable_app.ingest.java_classes import java_class, java_list, own_class
 
 _MADE: Final = StructType([StructField("json", BinaryType()), StructField("problem", StringType())])
 _SUBQUERY: Final = "org.apache.spark.sql.catalyst.expressions.SubqueryExpression"
@@ -35,9 +35,7 @@ def column(session: SparkSession, expression: Any) -> Column:
 def no_rows(session: SparkSession, schema: StructType) -> DataFrame:
     """Return a frame of these columns without rows. PySpark's own way makes an RDD of Python objects."""
     jvm: Any = session._jvm
-    frame = session._jsparkSession.createDataFrame(
-        java_class(jvm, "java.util.ArrayList")(), _java_type(session, schema)
-    )
+    frame = session._jsparkSession.createDataFrame(java_list(jvm), _java_type(session, schema))
     return DataFrame(frame, session)
 
 

@@ -11,6 +11,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
+    BinaryType,
     BooleanType,
     ByteType,
     DataType,
@@ -48,11 +49,11 @@ def group_key(
             )
         columns.append((column(session, output(visible)[places[0]]), kind))
     if len(columns) == 1 and isinstance(columns[0][1], StringType):
-        return columns[0][0].cast("binary"), "string"
+        return columns[0][0].cast(BinaryType()), "string"
     if len(columns) == 1 and isinstance(columns[0][1], _INTEGERS):
-        return columns[0][0].cast("bigint").cast("binary"), "long"
+        return columns[0][0].cast(LongType()).cast(BinaryType()), "long"
     parts: list[Column] = []
     for each, _ in columns:
         in_array = f.to_json(f.array(each))
         parts += [f.lit(","), f.substring(in_array, f.lit(2), f.length(in_array) - 2)]
-    return f.concat(f.lit("["), *parts[1:], f.lit("]")).cast("binary"), "json"
+    return f.concat(f.lit("["), *parts[1:], f.lit("]")).cast(BinaryType()), "json"

@@ -11,7 +11,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JJavaError
 
 from queryable_app.contract import ObservedTopic
-from queryable_app.ingest.java_classes import java_class
+from queryable_app.ingest.java_classes import java_class, java_list, java_map
 from queryable_app.platform.kafka_clients import KafkaUnavailable
 
 _REQUEST_MS: Final = 3_000
@@ -27,14 +27,16 @@ _CLEANUP_POLICY: Final = "cleanup.policy"
 class KafkaAdmin:
     def __init__(self, jvm: Any, bootstrap_servers: str, config: Mapping[str, str]) -> None:
         self._jvm = jvm
-        settings = java_class(jvm, "java.util.HashMap")()
-        for name, value in {**WITHOUT_METRICS, **config}.items():
-            settings.put(name, value)
-        settings.put("bootstrap.servers", bootstrap_servers)
-        settings.put("default.api.timeout.ms", str(_REQUEST_MS))
-        settings.put("request.timeout.ms", str(_REQUEST_MS))
+        settings = {
+            **WITHOUT_METRICS,
+            **config,
+            "bootstrap.servers": bootstrap_servers,
+            "default.api.timeout.ms": str(_REQUEST_MS),
+            "request.timeout.ms": str(_REQUEST_MS),
+        }
+        factory = java_class(jvm, "org.apache.kafka.clients.admin.AdminClient")
         try:
-            self._client = java_class(jvm, "org.apache.kafka.clients.admin.AdminClient").create(settings)
+            self._client = factory.create(java_map(jvm, settings.items()))
         except Py4JJavaError as error:
             raise KafkaUnavailable(_reason(_root(error.java_exception))) from error
 
@@ -43,8 +45,7 @@ class KafkaAdmin:
 
     def identity(self, topic: str) -> tuple[str, int] | None:
         """Return the topic's id and number of partitions, or None if it does not exist. Cheap enough for polling."""
-        names = java_class(self._jvm, "java.util.ArrayList")()
-        names.add(topic)
+        names = java_list(self._jvm, [topic])
         try:
             described = self._get(self._client.describeTopics(names).allTopicNames()).get(topic)
             return described.topicId().toString(), described.partitions().size()
@@ -71,8 +72,7 @@ class KafkaAdmin:
         """Return whether the brokers compact the topic; also True if they do not say."""
         kind = java_class(self._jvm, "org.apache.kafka.common.config.ConfigResource")
         resource = kind(kind.Type.TOPIC, topic)
-        resources = java_class(self._jvm, "java.util.ArrayList")()
-        resources.add(resource)
+        resources = java_list(self._jvm, [resource])
         try:
             described = self._get(self._client.describeConfigs(resources).all()).get(resource)
         except Py4JJavaError as error:
@@ -90,11 +90,7 @@ class KafkaAdmin:
             optional.of(java_class(self._jvm, "java.lang.Integer").valueOf(partitions)),
             optional.empty(),
         )
-        settings = java_class(self._jvm, "java.util.HashMap")()
-        for name, value in config.items():
-            settings.put(name, value)
-        topics = java_class(self._jvm, "java.util.ArrayList")()
-        topics.add(wanted.configs(settings))
+        topics = java_list(self._jvm, [wanted.configs(java_map(self._jvm, config.items()))])
         try:
             self._get(self._client.createTopics(topics).all())
         except Py4JJavaError as error:
@@ -103,10 +99,8 @@ class KafkaAdmin:
 
     def delete(self, topic: str) -> None:
         """Delete a topic, if it exists."""
-        topics = java_class(self._jvm, "java.util.ArrayList")()
-        topics.add(topic)
         try:
-            self._get(self._client.deleteTopics(topics).all())
+            self._get(self._client.deleteTopics(java_list(self._jvm, [topic])).all())
         except Py4JJavaError as error:
             if _cause(error).getClass().getSimpleName() != _MISSING:
                 raise KafkaUnavailable(_reason(_cause(error))) from error
@@ -114,9 +108,11 @@ class KafkaAdmin:
     def commit(self, group: str, topic: str, offsets: Sequence[int]) -> None:
         """Commit the next offset of each partition under a group without members."""
         place = java_class(self._jvm, "org.apache.kafka.clients.consumer.OffsetAndMetadata")
-        positions = java_class(self._jvm, "java.util.HashMap")()
-        for partition, offset in enumerate(offsets):
-            positions.put(self._where(topic, partition), place(offset))
+        places = (
+            (topic_partition(self._jvm, topic, partition), place(offset))
+            for partition, offset in enumerate(offsets)
+        )
+        positions = java_map(self._jvm, places)
         try:
             self._get(self._client.alterConsumerGroupOffsets(group, positions).all())
         except Py4JJavaError as error:
@@ -126,21 +122,23 @@ class KafkaAdmin:
         return getattr(java_class(self._jvm, "org.apache.kafka.clients.admin.OffsetSpec"), which)()
 
     def _offsets(self, topic: str, partitions: Collection[int], spec: Any) -> dict[int, int]:
-        requested = java_class(self._jvm, "java.util.HashMap")()
-        for partition in partitions:
-            requested.put(self._where(topic, partition), spec)
+        requested = java_map(
+            self._jvm, ((topic_partition(self._jvm, topic, partition), spec) for partition in partitions)
+        )
         options = java_class(self._jvm, "org.apache.kafka.clients.admin.ListOffsetsOptions")
         committed = options(java_class(self._jvm, "org.apache.kafka.common.IsolationLevel").READ_COMMITTED)
         found = self._get(self._client.listOffsets(requested, committed).all())
         return {entry.getKey().partition(): entry.getValue().offset() for entry in found.entrySet()}
 
-    def _where(self, topic: str, partition: int) -> Any:
-        return java_class(self._jvm, "org.apache.kafka.common.TopicPartition")(topic, partition)
-
     def _get(self, future: Any) -> Any:
         return future.get(
             2 * _REQUEST_MS, java_class(self._jvm, "java.util.concurrent.TimeUnit").MILLISECONDS
         )
+
+
+def topic_partition(jvm: Any, topic: str, partition: int) -> Any:
+    """Return Kafka's own object for a partition of a topic."""
+    return java_class(jvm, "org.apache.kafka.common.TopicPartition")(topic, partition)
 
 
 def _cause(error: Py4JJavaError) -> Any:

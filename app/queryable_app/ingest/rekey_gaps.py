@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 
-from queryable_app.ingest.java_classes import java_class
-from queryable_app.ingest.kafka_admin import WITHOUT_METRICS
+from queryable_app.ingest.java_classes import java_class, java_list, java_map
+from queryable_app.ingest.kafka_admin import WITHOUT_METRICS, topic_partition
 
 LOOK_SECONDS: Final = 0.5
 _PROOFS_SECONDS_MAX: Final = 1.0
@@ -98,9 +98,7 @@ class SourceGaps:
 
     def _connected(self) -> Any:
         if self._consumer is None:
-            settings = java_class(self._jvm, "java.util.HashMap")()
-            for name, value in self._settings.items():
-                settings.put(name, value)
+            settings = java_map(self._jvm, self._settings.items())
             bytes_of = java_class(self._jvm, "org.apache.kafka.common.serialization.ByteArrayDeserializer")
             self._consumer = java_class(self._jvm, "org.apache.kafka.clients.consumer.KafkaConsumer")(
                 settings, bytes_of(), bytes_of()
@@ -108,10 +106,7 @@ class SourceGaps:
         return self._consumer
 
     def _where(self, partition: int) -> Any:
-        return java_class(self._jvm, "org.apache.kafka.common.TopicPartition")(self._topic, partition)
+        return topic_partition(self._jvm, self._topic, partition)
 
     def _listed(self, partitions: Sequence[int]) -> Any:
-        listed = java_class(self._jvm, "java.util.ArrayList")()
-        for partition in partitions:
-            listed.add(self._where(partition))
-        return listed
+        return java_list(self._jvm, map(self._where, partitions))

@@ -24,7 +24,7 @@ from queryable_app.config.rekey import INTERNAL_TOPIC_CONFIG, internal_topic
 from queryable_app.config.topic_spec import TopicSpec
 from queryable_app.contract import NodeSettings, ObservedTopic
 from queryable_app.ingest.executors import missing_slots
-from queryable_app.ingest.java_classes import java_class, own_class
+from queryable_app.ingest.java_classes import java_map, own_class
 from queryable_app.ingest.kafka_admin import WITHOUT_METRICS, KafkaAdmin
 from queryable_app.ingest.rekey_gaps import LOOK_SECONDS, SourceGaps
 from queryable_app.ingest.rekey_nodes import RekeyNodes, ReplicaSources
@@ -239,16 +239,14 @@ class RekeyJob:
         starts: Sequence[int],
         trusted: Sequence[int] | None,
     ) -> None:
-        settings = java_class(self._jvm, "java.util.HashMap")()
-        for name, value in {**WITHOUT_METRICS, **self._spec.kafka_config}.items():
-            settings.put(name, value)
-        settings.put("bootstrap.servers", self._settings.bootstrap_servers)
+        servers = {"bootstrap.servers": self._settings.bootstrap_servers}
+        settings = {**WITHOUT_METRICS, **self._spec.kafka_config, **servers}
         window = None if self._spec.aggregate is None else self._spec.aggregate.window
         own_class(self._jvm, "RekeyRuns").start(
             self._run,
             self._topic,
             self._partitions,
-            settings,
+            java_map(self._jvm, settings.items()),
             source_id,
             self._longs([each.offset for each in covered]),
             self._longs(starts),

@@ -93,7 +93,7 @@ def java_options(profile: Profile) -> list[str]:
         "-XX:+ExitOnOutOfMemoryError",  # the supervisor of ingest starts it again
         f"-Djava.io.tmpdir={profile.scratch}",
         f"-Dlog4j2.configurationFile={log4j}",
-        "-Dlog4j2.disableJmx=true",
+        "-Dlog4j2.disableJmx=true",  # MBeans without a reader
         *profile.options,
     ]
 

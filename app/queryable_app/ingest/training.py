@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 from queryable_app.config.topic_spec import parse_spec
 from queryable_app.ingest.class_archive import archive_path, remove_old_archives
-from queryable_app.ingest.java_classes import java_class, own_class
+from queryable_app.ingest.java_classes import java_class, java_list, java_map, own_class
 from queryable_app.ingest.jvm import class_path, jvm_process
 from queryable_app.ingest.kafka_admin import KafkaAdmin
 from queryable_app.ingest.session import FIRST_COMPILER_ONLY, Profile, start_session
@@ -164,18 +164,19 @@ def _look_for_kafka(session: SparkSession) -> None:
     options = {"kafka.bootstrap.servers": _UNREACHABLE_BROKER, "assign": '{"none":[0]}'}
     session.readStream.format("kafka").options(**options).load().explain()
     jvm: Any = session._jvm
-    settings = java_class(jvm, "java.util.HashMap")()
-    settings.put("bootstrap.servers", _UNREACHABLE_BROKER)
     deserializer = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
-    settings.put("key.deserializer", deserializer)
-    settings.put("value.deserializer", deserializer)
-    java_class(jvm, "org.apache.kafka.clients.consumer.KafkaConsumer")(settings)
+    settings = {
+        "bootstrap.servers": _UNREACHABLE_BROKER,
+        "key.deserializer": deserializer,
+        "value.deserializer": deserializer,
+    }
+    java_class(jvm, "org.apache.kafka.clients.consumer.KafkaConsumer")(java_map(jvm, settings.items()))
 
 
 def _load_classes(session: SparkSession, jars: Sequence[Path]) -> None:
     """Load all classes of these jars, without running any of their code."""
     jvm: Any = session._jvm
-    names = java_class(jvm, "java.util.ArrayList")()
+    names = java_list(jvm)
     for jar in jars:
         with zipfile.ZipFile(jar) as entries:
             found = (name.removesuffix(".class") for name in entries.namelist() if name.endswith(".class"))

@@ -168,7 +168,7 @@ def project(session: SparkSession, source: DataFrame, view: View) -> Projection:
 
 def _with_stored(session: SparkSession, kept: DataFrame, select: _Select, view: View) -> DataFrame:
     """Add `_stored`, the JSON of a record that is kept. In a view of entries, one without a time has a problem instead."""
-    json = _json(session, select, view).cast("binary")
+    json = _json(session, select, view).cast(BinaryType())
     stored = kept.withColumn("_stored", f.when(f.col("_kept"), json))
     if view.time_field is None:
         return stored
@@ -226,7 +226,7 @@ def _keyed_rows(session: SparkSession, source: DataFrame, view: View) -> Project
     select = None
     if view.sql is not None:  # the record key is a column like any other here
         select = replace(_select(session, decoded, view.sql), keys=frozenset())
-    stored = f.col("_json") if select is None else _json(session, select, view).cast("binary")
+    stored = f.col("_json") if select is None else _json(session, select, view).cast(BinaryType())
     own = ("partition", "offset", "timestamp", "_key", "_problem", "_live", "_kept")
     frame = _with_kept(session, decoded, select).select(
         *own, f.when(f.col("_kept"), stored).alias("_stored"), *_outputs(session, select)

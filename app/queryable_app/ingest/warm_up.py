@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JError
 
-from queryable_app.ingest.java_classes import java_class
-from queryable_app.ingest.kafka_admin import WITHOUT_METRICS, KafkaAdmin
+from queryable_app.ingest.java_classes import java_class, java_list, java_map
+from queryable_app.ingest.kafka_admin import WITHOUT_METRICS, KafkaAdmin, topic_partition
 from queryable_app.platform.kafka_clients import KafkaUnavailable
 
 _POLL_MS: Final = 1_000
@@ -42,21 +42,20 @@ def _read(jvm: Any, bootstrap_servers: str, config: Mapping[str, str], topic: st
     admin.close()
     if seen is None:
         return
-    settings = java_class(jvm, "java.util.HashMap")()
-    for name, value in {**WITHOUT_METRICS, **config}.items():
-        settings.put(name, value)
     deserializer = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
-    for name, value in {
+    settings = {
+        **WITHOUT_METRICS,
+        **config,
         "bootstrap.servers": bootstrap_servers,
         "key.deserializer": deserializer,
         "value.deserializer": deserializer,
         "max.partition.fetch.bytes": "1",  # the broker sends a whole batch all the same
         "enable.auto.commit": "false",
-    }.items():
-        settings.put(name, value)
-    consumer = java_class(jvm, "org.apache.kafka.clients.consumer.KafkaConsumer")(settings)
-    partitions = java_class(jvm, "java.util.ArrayList")()
-    partitions.add(java_class(jvm, "org.apache.kafka.common.TopicPartition")(topic, 0))
+    }
+    consumer = java_class(jvm, "org.apache.kafka.clients.consumer.KafkaConsumer")(
+        java_map(jvm, settings.items())
+    )
+    partitions = java_list(jvm, [topic_partition(jvm, topic, 0)])
     consumer.assign(partitions)
     consumer.seekToBeginning(partitions)
     consumer.poll(java_class(jvm, "java.time.Duration").ofMillis(_POLL_MS))
