@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
@@ -79,7 +78,6 @@ def prepare_jvm(profile: Profile, training: Sequence[str] = ()) -> Any:
 
 
 def java_options(profile: Profile) -> list[str]:
-    log4j = resources.files("queryable_app.ingest").joinpath("log4j2.properties")
     return [
         "-XX:+UseSerialGC",
         # Code that has to wait for the second compiler is not profiled meanwhile, which makes it slower.
@@ -92,8 +90,9 @@ def java_options(profile: Profile) -> list[str]:
         "-XX:-UsePerfData",  # a file in /tmp without a reader
         "-XX:+ExitOnOutOfMemoryError",  # the supervisor of ingest starts it again
         f"-Djava.io.tmpdir={profile.scratch}",
-        f"-Dlog4j2.configurationFile={log4j}",
-        "-Dlog4j2.disableJmx=true",  # MBeans without a reader
+        "-Dslf4j.provider=io.queryabletopics.EventLogs",
+        "-Dlog4j.provider=org.apache.logging.log4j.simple.internal.SimpleProvider",  # else Log4j configures itself
+        "-Dslf4j.internal.verbosity=WARN",  # which provider it takes
         *profile.options,
     ]
 
@@ -116,6 +115,8 @@ def _settings(profile: Profile) -> dict[str, str]:
         "spark.local.dir": str(profile.scratch),
         "spark.sql.warehouse.dir": str(profile.scratch / "warehouse"),
         "spark.ui.enabled": "false",
+        "spark.metrics.conf.*.sink.servlet.class": "io.queryabletopics.NoServlet",
+        "spark.metrics.staticSources.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",

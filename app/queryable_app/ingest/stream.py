@@ -43,7 +43,7 @@ class QueryStart:
     spec: TopicSpec
     bootstrap_servers: str
     partitions: int  # that keys are hashed to
-    positions: Mapping[int, int]  # -2: the earliest record
+    positions: Mapping[int, int]  # -2: the earliest record, -1: the next one
     generation: int
     row_socket: Path
     mode: IngestMode
@@ -72,6 +72,7 @@ def start_query(session: SparkSession, start: QueryStart, checkpoints: Path) -> 
     shutil.rmtree(checkpoints, ignore_errors=True)
     checkpoint = checkpoints / str(start.generation)
     checkpoint.mkdir(parents=True)
+    _write_initial_offsets(checkpoint, start)
     projection = project(session, kafka_source(session, start), view_of(start.spec))
     ingest = start.spec.ingest
     writer = projection.frame.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint))
@@ -82,6 +83,18 @@ def start_query(session: SparkSession, start: QueryStart, checkpoints: Path) -> 
     # PySpark offers foreach for Python only, so the Java writer is attached to the JVM object below.
     writer._jwrite = writer._jwrite.foreach(row_writer(session, start, projection))
     return writer.start()
+
+
+def _write_initial_offsets(checkpoint: Path, start: QueryStart) -> None:
+    """Write the file in which the Kafka source looks for the offsets that it once started at, unless a position is no offset.
+
+    If there is none, the source asks the brokers once more, and reads all of Spark's error texts to say that a file is missing.
+    """
+    if min(start.positions.values()) >= 0:
+        offsets = json.dumps({start.spec.topic: {str(p): o for p, o in start.positions.items()}})
+        log = checkpoint / "sources/0"
+        log.mkdir(parents=True)
+        log.joinpath("0").write_bytes(b"\0v1\n" + offsets.encode())
 
 
 def row_writer(session: SparkSession, start: QueryStart, projection: Projection) -> Any:

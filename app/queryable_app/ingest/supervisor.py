@@ -84,6 +84,7 @@ class Supervisor:
         self._announced_topic: tuple[str, int, bool] | None = (
             None  # the topic's id, partitions and compaction, as last sent to serve
         )
+        self._earliest: Mapping[int, int] = {}  # offsets of the topic, as last sent to serve
         self._next_check_at = 0.0
         self._restart_pending = (
             False  # serve has the new topic, and fences the present query off before it answers
@@ -119,7 +120,7 @@ class Supervisor:
             self._wanted = tuple(message["partitions"])
             self._announced_topic, self._next_check_at = None, 0.0
         elif message["type"] == "start" and self._announced_topic is not None:
-            positions = {int(partition): offset for partition, offset in message["positions"].items()}
+            positions = {int(p): self._earliest.get(int(p), o) if o < 0 else o for p, o in message["positions"].items()}
             self._start(control, message["generation"], positions, message.get("retrying", ()))
         elif message["type"] == "hydrated":
             self._hydrated = True
@@ -197,6 +198,7 @@ class Supervisor:
         if self._announced_topic is not None:
             event("topic-changed", topic=self._topic, id=seen.id, partitions=seen.partitions)
         self._announced_topic = (seen.id, seen.partitions, seen.compacted)
+        self._earliest = seen.earliest
         self._restart_pending = True
         control.send_topic(seen)
 

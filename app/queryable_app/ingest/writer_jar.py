@@ -5,7 +5,8 @@ repository is needed. The jar's name holds a digest of the sources and of Spark'
 that an outdated jar is never used. It is a jar because class data sharing supports no directories.
 
 The jar also has Janino's own classes, which Spark needs for every query. They are signed: class data sharing
-supports no signed classes, and the JVM verifies each signed class that it loads.
+supports no signed classes, and the JVM verifies each signed class that it loads. And it has the files of
+`small_resources`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
+from queryable_app.ingest.small_resources import REBASED, small_resources
 from queryable_app.platform.jars import JarsError, find_java, locked, pyspark_jars
 
 _COMPILE_SECONDS_MAX: Final = 120
@@ -28,6 +30,8 @@ REPACKED: Final = ("janino-", "commons-compiler-")
 
 _SERVICES: Final = {"org.apache.spark.scheduler.ExternalClusterManager": "io.queryabletopics.RekeyCluster"}
 """The classes that the JVM finds by the interface that they implement."""
+
+_RESOURCES_VERSION: Final = 1  # of ingest/small_resources.py
 
 _FIXED_TIME: Final = (2020, 1, 1, 0, 0, 0)  # equal classes make an equal jar
 
@@ -40,7 +44,7 @@ def writer_jar(cache: Path, connector: Sequence[Path]) -> Path:
         if source.name.endswith(".java")
     }
     digest = hashlib.sha256(importlib.metadata.version("pyspark").encode())
-    digest.update(repr((REPACKED, _SERVICES)).encode())
+    digest.update(repr((REPACKED, _SERVICES, _RESOURCES_VERSION)).encode())
     for name in sorted(sources):
         digest.update(name.encode() + sources[name])
     jar = cache / f"row-writer-{digest.hexdigest()[:16]}.jar"
@@ -77,9 +81,17 @@ def _compile(sources: dict[str, bytes], scratch: Path, connector: Sequence[Path]
             archive.writestr(zipfile.ZipInfo(str(path.relative_to(classes)), _FIXED_TIME), path.read_bytes())
         for interface, implementation in _SERVICES.items():
             archive.writestr(zipfile.ZipInfo(f"META-INF/services/{interface}", _FIXED_TIME), implementation)
+        for name, content in small_resources(_rebased(libraries)).items():
+            archive.writestr(zipfile.ZipInfo(name, _FIXED_TIME), content)
         for signed in janino:
             _repack(signed, archive)
     return jar
+
+
+def _rebased(libraries: Path) -> dict[str, bytes]:
+    (owner,) = libraries.glob("spark-sql-api_*.jar")
+    with zipfile.ZipFile(owner) as jar:
+        return {name: jar.read(name) for name in REBASED}
 
 
 def _repack(signed: Path, into: zipfile.ZipFile) -> None:
