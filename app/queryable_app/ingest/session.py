@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,17 +79,21 @@ def prepare_jvm(profile: Profile, training: Sequence[str] = ()) -> Any:
 
 
 def java_options(profile: Profile) -> list[str]:
+    directives = resources.files("queryable_app.ingest").joinpath("start_only_code.json")
     return [
         "-XX:+UseSerialGC",
         # Code that has to wait for the second compiler is not profiled meanwhile, which makes it slower.
         "-XX:Tier3DelayOn=0",
         # Deeper, the second compiler compiles Kafka's client again into each of Spark's iterators above it.
         "-XX:MaxInlineLevel=9",
+        "-XX:+UnlockDiagnosticVMOptions",
+        f"-XX:CompilerDirectivesFile={directives}",
+        "-XX:-DisplayVMOutput",  # how many directives there are
         "-Xss8m",  # Spark recognises a stopped query by a regular expression that recurses deeply
         "-Xlog:disable",  # warnings of the JVM itself, on standard output
         "-Xlog:all=error:stderr",
         "-XX:-UsePerfData",  # a file in /tmp without a reader
-        "-XX:+ExitOnOutOfMemoryError",  # the supervisor of ingest starts it again
+        "-XX:+ExitOnOutOfMemoryError",  # with code 3; the supervisor of ingest starts it again
         f"-Djava.io.tmpdir={profile.scratch}",
         "-Dslf4j.provider=io.queryabletopics.EventLogs",
         "-Dlog4j.provider=org.apache.logging.log4j.simple.internal.SimpleProvider",  # else Log4j configures itself
