@@ -33,6 +33,8 @@ _MICRO_BATCH_FETCH: Final = {
     "kafka.max.poll.records": "5000",
     "kafka.max.partition.fetch.bytes": str(4 << 20),
 }
+EVENT_MS_COLUMN: Final = 7
+"""The place of the event time in the rows of an aggregate view. What the record adds follows it."""
 _REAL_TIME_REFUSED: Final = "STREAMING_REAL_TIME_MODE"
 
 
@@ -127,7 +129,8 @@ def contribution_of(session: SparkSession, projection: Projection) -> Any:
         return None
     types = "".join(each.type for each in inputs)
     filtered = "".join("0" if each.input.filter is None else "1" for each in inputs)
-    return own_class(jvm, "Contribution")(types, filtered)
+    frame: Any = projection.frame
+    return own_class(jvm, "Contribution")(types, filtered, frame._jdf.schema(), EVENT_MS_COLUMN)
 
 
 def refused_real_time(error: BaseException) -> bool:

@@ -120,7 +120,9 @@ class Supervisor:
             self._wanted = tuple(message["partitions"])
             self._announced_topic, self._next_check_at = None, 0.0
         elif message["type"] == "start" and self._announced_topic is not None:
-            positions = {int(p): self._earliest.get(int(p), o) if o < 0 else o for p, o in message["positions"].items()}
+            positions = {
+                int(p): self._earliest.get(int(p), o) if o < 0 else o for p, o in message["positions"].items()
+            }
             self._start(control, message["generation"], positions, message.get("retrying", ()))
         elif message["type"] == "hydrated":
             self._hydrated = True

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from queryable_app.ingest.java_classes import own_class
 from queryable_app.ingest.sink import Sink
+from queryable_app.ingest.stream import EVENT_MS_COLUMN
 from queryable_app.wire import row_frames
 from queryable_app.wire.contributions import ABSENT, Decimal, encode
 from queryable_app.wire.disk_format import Row, encode_row
@@ -62,7 +63,9 @@ def _added(offset: int, inputs: list[Any]) -> SliceRow:
 
 def _write(session: SparkSession, path: Path) -> None:
     jvm: Any = session._jvm
-    contribution = own_class(jvm, "Contribution")(_TYPES, _FILTERED)
+    contribution = own_class(jvm, "Contribution")(
+        _TYPES, _FILTERED, own_class(jvm, "SampleRow").schema(), EVENT_MS_COLUMN
+    )
     for rows, added in ((_ROWS, None), (_ADDED, contribution)):
         aggregates = added is not None
         writer = own_class(jvm, "RowWriter")(

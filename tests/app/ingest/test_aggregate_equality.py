@@ -26,9 +26,11 @@ from queryable_app.aggregates.rendering import state_renderer
 from queryable_app.aggregates.states import Group
 from queryable_app.config.aggregate_spec import AggregateColumn, AggregateOp, AggregateSpec
 from queryable_app.ingest.decoded_records import View
+from queryable_app.ingest.stream import contribution_of
 from queryable_app.ingest.transform import project
 from queryable_app.wire import contributions
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE
+from tests.support.spark_rows import spark_rows
 
 SEEDS: Final = range(1, 17)
 RECORDS: Final = 60
@@ -45,7 +47,6 @@ EXACT_OPS: Final[tuple[AggregateOp, ...]] = (
     "collect_set",
 )
 SOURCE: Final = "partition int, offset bigint, timestamp timestamp, key binary, value binary"
-_RAW_COLUMN: Final = 7  # of the event time, in the writer's rows
 
 
 def _text(dice: random.Random) -> str:
@@ -181,17 +182,15 @@ def folded(spark: SparkSession, source: DataFrame, of: Case) -> dict[str, dict[s
     spec = AggregateSpec(of.columns)
     projection = project(spark, source, View("string", "json", of.schema, of.sql, spec))
     types = "".join(each.type for each in projection.inputs)
-    filtered = "".join("0" if each.input.filter is None else "1" for each in projection.inputs)
-    jvm: Any = spark._jvm
-    encoder = jvm.io.queryabletopics.Contribution(types, filtered)
+    encoder = contribution_of(spark, projection)
     folding = Folding(spec, types.encode())
     groups: dict[str, Group] = {}
-    for row in projection.frame._jdf.collectAsList():
-        assert row.isNullAt(6), row.getString(6)
+    for row in spark_rows(projection.frame):
+        assert row.isNullAt(6), row.getUTF8String(6).toString()
         if not row.getBoolean(5):
-            stored = ROW_HEADER.pack(0, row.getLong(1), 0, 0) + bytes(encoder.encoded(row, _RAW_COLUMN))
+            stored = ROW_HEADER.pack(0, row.getLong(1), 0, 0) + bytes(encoder.encoded(row))
             offset, timestamp_ms, _, inputs = contributions.decode(stored)
-            group = groups.setdefault(bytes(row.get(3)).decode(), folding.codec.new())
+            group = groups.setdefault(bytes(row.getBinary(3)).decode(), folding.codec.new())
             folding.fold(group, offset, timestamp_ms, inputs)
     render = state_renderer(spec)
     return {

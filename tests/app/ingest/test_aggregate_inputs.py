@@ -14,10 +14,12 @@ from pyspark.sql import Row, SparkSession
 from queryable_app.config.aggregate_spec import AggregateColumn, AggregateOp, AggregateSpec, WindowSpec
 from queryable_app.ingest.catalyst import SqlError
 from queryable_app.ingest.decoded_records import View
+from queryable_app.ingest.stream import contribution_of
 from queryable_app.ingest.transform import Projection, check_view, project
 from queryable_app.wire import contributions, row_frames
 from queryable_app.wire.contributions import ABSENT
 from tests.support.fake_serve import RowSink
+from tests.support.spark_rows import spark_rows
 
 SCHEMA = (
     "user STRING, amount DECIMAL(10,2), n INT, big BIGINT, price DOUBLE, rate FLOAT, paid BOOLEAN, "
@@ -356,13 +358,13 @@ def test_rows_are_written_as_contributions(spark: SparkSession, tmp_path: Path) 
         (None, b"{}"),
     )
     jvm: Any = spark._jvm
-    contribution = jvm.io.queryabletopics.Contribution("-ls", "010")
+    contribution = contribution_of(spark, projection)
     with RowSink(tmp_path / "rows.sock") as sink:
         writer = jvm.io.queryabletopics.RowWriter(
             str(sink.path), 1, 1, "string", "json", 0, True, contribution, None, None, None
         )
         writer.open(0, 0)
-        for row in projection.frame._jdf.collectAsList():
+        for row in spark_rows(projection.frame):
             writer.process(row)
         writer.close(None)
         (headers, got) = ([header for header, _ in sink.slices], sink.rows())

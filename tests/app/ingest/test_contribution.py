@@ -13,6 +13,7 @@ from queryable_app.wire import contributions
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE
 from tests.support.golden import GoldenContribution, contribution_inputs
 from tests.support.golden import contributions as golden_contributions
+from tests.support.spark_rows import spark_rows
 
 CASES = golden_contributions()
 ABSENT = {"absent": True}
@@ -55,11 +56,13 @@ def _column(type_: str, given: Any) -> tuple[str, Any]:
 def test_writer_encodes_the_golden_contribution(spark: SparkSession, case: GoldenContribution) -> None:
     """The row writer makes exactly the bytes of the file, for every type, presence and extreme."""
     schema, values = columns(case)
-    (row,) = spark.createDataFrame([tuple(values)], schema)._jdf.collectAsList()
+    frame = spark.createDataFrame([tuple(values)], schema)
+    (row,) = spark_rows(frame)
     jvm: Any = spark._jvm
-    writer = jvm.io.queryabletopics.Contribution(case.types, case.filtered)
+    java: Any = frame._jdf
+    writer = jvm.io.queryabletopics.Contribution(case.types, case.filtered, java.schema(), 0)
 
-    assert bytes(writer.encoded(row, 0)).hex() == case.encoded.hex()
+    assert bytes(writer.encoded(row)).hex() == case.encoded.hex()
 
 
 @pytest.mark.parametrize("case", CASES, ids=name)

@@ -18,6 +18,7 @@ from queryable_app.wire.disk_format import ROW_HEADER, TOMBSTONE
 from queryable_app.wire.times import parse_time
 from tests.app.ingest.test_writer import new_writer, process_all, write
 from tests.support.fake_serve import RowSink
+from tests.support.spark_rows import spark_rows
 
 NOON_MS = 1_795_348_800_000  # 2026-11-22T12:00:00Z
 
@@ -126,7 +127,7 @@ def test_a_transform_keeps_the_records_with_a_time(spark: SparkSession, tmp_path
     with RowSink(tmp_path / "rows.sock") as sink:
         writer = new_writer(spark, sink, value="json", decoded=True, time_field="at")
         writer.open(0, 0)
-        process_all(writer, list(project(spark, source, of).frame._jdf.collectAsList()))
+        process_all(writer, spark_rows(project(spark, source, of).frame))
         got = sink.rows()
     assert [row.kind for row in got] == [row_frames.ROW, row_frames.BAD, row_frames.DROPPED, row_frames.ROW]
     assert ROW_HEADER.unpack_from(got[0].stored)[3] == shifted(NOON_MS)

@@ -18,6 +18,7 @@ from queryable_app.wire.disk_format import KeyOrder, Row, encode_row, to_disk_ke
 from queryable_app.wire.partitioners import ALGORITHMS, partition_for
 from queryable_app.wire.row_frames import SliceHeader, SliceRow
 from tests.support.fake_serve import RowSink
+from tests.support.spark_rows import spark_rows
 from tests.support.waiting import eventually
 
 AT_MS = 1_700_000_000_000
@@ -67,7 +68,7 @@ def new_writer(
 
 def java_rows(spark: SparkSession, records: Sequence[Record], partition: int = 0, at_ms: int = AT_MS) -> Any:
     columns = [(partition, offset, at_ms, key, value) for offset, key, value in records]
-    return list(spark.createDataFrame(columns, _SCHEMA)._jdf.collectAsList())
+    return spark_rows(spark.createDataFrame(columns, _SCHEMA))
 
 
 def write(spark: SparkSession, sink: RowSink, records: Sequence[Record], **options: Any) -> list[SliceRow]:
@@ -187,7 +188,7 @@ def test_writer_passes_on_reasons_and_dropped_rows(spark: SparkSession, sink: Ro
     )
     writer = new_writer(spark, sink, value="json", decoded=True)
     writer.open(0, 0)
-    process_all(writer, list(frame._jdf.collectAsList()))
+    process_all(writer, spark_rows(frame))
     assert [row.stored[25:] for row in sink.rows()[:2]] == [b'{"x":1}', b""]
     assert [row.kind for row in sink.rows()] == [row_frames.ROW, row_frames.DROPPED, row_frames.BAD]
     assert row_frames.decode_bad(sink.rows()[2].stored) == row_frames.BadRecord("value: no", b"raw")

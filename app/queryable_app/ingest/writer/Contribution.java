@@ -1,9 +1,11 @@
 package io.queryabletopics;
 
 import java.io.Serializable;
-import java.math.BigDecimal;
 import java.nio.ByteBuffer;
-import org.apache.spark.sql.Row;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.types.Decimal;
+import org.apache.spark.sql.types.DecimalType;
+import org.apache.spark.sql.types.StructType;
 
 /**
  * Encode what a record adds to the aggregates of its group: wire/contributions.py has the layout, and docs/protocols.md
@@ -19,6 +21,8 @@ public final class Contribution implements Serializable {
 
   private final String types;
   private final String filtered;
+  private final StructType schema;
+  private final int column;
 
   private transient byte[] presence;
   private transient long[] numbers; // integers, the bits of doubles, and the scales of decimals
@@ -28,17 +32,21 @@ public final class Contribution implements Serializable {
   /**
    * @param types    one character for each input
    * @param filtered for each input 1 if it has a filter, else 0
+   * @param schema   of the rows
+   * @param column   that of the event time
    */
-  public Contribution(String types, String filtered) {
+  public Contribution(String types, String filtered, StructType schema, int column) {
     if (types.length() == 0 || types.length() > 255 || filtered.length() != types.length()) {
       throw new IllegalArgumentException("inputs of the types " + types + " with the filters " + filtered);
     }
     this.types = types;
     this.filtered = filtered;
+    this.schema = schema;
+    this.column = column;
   }
 
   /** Read the columns of a row, and return the size of the contribution in bytes. */
-  public int measure(Row row, int column) {
+  public int measure(InternalRow row) {
     int inputs = types.length();
     if (presence == null) {
       presence = new byte[inputs];
@@ -47,16 +55,17 @@ public final class Contribution implements Serializable {
     }
     eventMs = row.getLong(column);
     int size = 1 + inputs + 8;
+    int at = column;
     for (int i = 0; i < inputs; i++) {
       char type = types.charAt(i);
-      boolean counts = filtered.charAt(i) == '0' || row.getBoolean(++column);
-      Object value = row.get(++column);
-      presence[i] = !counts ? ABSENT : value == null ? NULL : VALUE;
+      boolean counts = filtered.charAt(i) == '0' || row.getBoolean(++at);
+      at++;
+      presence[i] = !counts ? ABSENT : row.isNullAt(at) ? NULL : VALUE;
       numbers[i] = 0;
       contents[i] = null;
       size += 1 + width(type);
       if (presence[i] == VALUE) {
-        read(i, type, value);
+        read(i, type, row, at);
         size += contents[i] == null ? 0 : contents[i].length;
       }
     }
@@ -98,35 +107,35 @@ public final class Contribution implements Serializable {
     }
   }
 
-  /** Return the contribution of a row, with its columns from the event time on. */
-  public byte[] encoded(Row row, int column) {
-    ByteBuffer buffer = ByteBuffer.allocate(measure(row, column));
+  public byte[] encoded(InternalRow row) {
+    ByteBuffer buffer = ByteBuffer.allocate(measure(row));
     put(buffer);
     return buffer.array();
   }
 
-  private void read(int i, char type, Object value) {
+  private void read(int i, char type, InternalRow row, int at) {
     switch (type) {
       case '-':
         break;
       case 'b':
-        numbers[i] = ((Boolean) value).booleanValue() ? 1 : 0;
+        numbers[i] = row.getBoolean(at) ? 1 : 0;
         break;
       case 'd':
       case 'f':
-        numbers[i] = Double.doubleToLongBits(((Double) value).doubleValue());
+        numbers[i] = Double.doubleToLongBits(row.getDouble(at));
         break;
       case 's':
       case 'x':
-        contents[i] = (byte[]) value;
+        contents[i] = row.getBinary(at);
         break;
       case 'n':
-        BigDecimal decimal = (BigDecimal) value;
+        DecimalType of = (DecimalType) schema.fields()[at].dataType();
+        Decimal decimal = row.getDecimal(at, of.precision(), of.scale());
         numbers[i] = decimal.scale();
-        contents[i] = decimal.unscaledValue().toByteArray();
+        contents[i] = decimal.toJavaBigDecimal().unscaledValue().toByteArray();
         break;
       default:
-        numbers[i] = ((Long) value).longValue();
+        numbers[i] = row.getLong(at);
     }
   }
 

@@ -1,17 +1,16 @@
 package io.queryabletopics;
 
 import java.util.BitSet;
-import org.apache.spark.sql.ForeachWriter;
-import org.apache.spark.sql.Row;
+import org.apache.spark.sql.catalyst.InternalRow;
 
 /**
  * Write the records of one Spark task under the keys of their rows to the internal topic. `RekeyRun` numbers and sends them.
  *
  * The columns are those of RowWriter, and the key is that of the row. A latest-value view also has the record's key.
  */
-public final class RekeyWriter extends ForeachWriter {
+public final class RekeyWriter extends PlainRows {
   private static final long serialVersionUID = 1L;
-  private static final int CONTRIBUTION = 7; // the column of the event time
+  private static final int EVENT_MS = 7;
   private static final int RECORD_KEY = 7;
 
   private final long run;
@@ -39,8 +38,7 @@ public final class RekeyWriter extends ForeachWriter {
     return true;
   }
 
-  public void process(Object object) {
-    Row row = (Row) object;
+  void take(InternalRow row) {
     int partition = row.getInt(0);
     sources.set(partition);
     long offset = row.getLong(1);
@@ -49,22 +47,22 @@ public final class RekeyWriter extends ForeachWriter {
     if (!row.isNullAt(6)) {
       if (failsOnBad) {
         throw new IllegalStateException("the record at offset " + offset + " of partition " + partition
-            + " cannot be decoded (" + row.getString(6) + ") and onBadRecord is Fail");
+            + " cannot be decoded (" + row.getUTF8String(6).toString() + ") and onBadRecord is Fail");
       }
-      writes.bad(partition, offset, index, count, row.getString(6));
+      writes.bad(partition, offset, index, count, row.getUTF8String(6).toString());
     } else if (contribution == null) {
-      byte[] key = row.isNullAt(3) ? null : (byte[]) row.get(3);
-      byte[] value = row.isNullAt(4) ? null : (byte[]) row.get(4);
-      byte[] recordKey = row.isNullAt(RECORD_KEY) ? null : (byte[]) row.get(RECORD_KEY);
+      byte[] key = row.isNullAt(3) ? null : row.getBinary(3);
+      byte[] value = row.isNullAt(4) ? null : row.getBinary(4);
+      byte[] recordKey = row.isNullAt(RECORD_KEY) ? null : row.getBinary(RECORD_KEY);
       int why = row.getBoolean(5) ? RekeyRun.DROPPED : value == null ? RekeyRun.TOMBSTONE : RekeyRun.NULL_KEY;
       writes.latest(partition, offset, row.getLong(2), key, recordKey, value, why);
     } else if (row.getBoolean(5)) {
       writes.none(partition, offset, index, count, RekeyRun.DROPPED);
     } else if (row.isNullAt(3)) {
-      writes.noGroup(partition, offset, index, count, row.getLong(CONTRIBUTION));
+      writes.noGroup(partition, offset, index, count, row.getLong(EVENT_MS));
     } else {
-      byte[] encoded = contribution.encoded(row, CONTRIBUTION);
-      writes.row(partition, offset, index, count, row.getLong(2), row.getLong(CONTRIBUTION), (byte[]) row.get(3), encoded);
+      byte[] encoded = contribution.encoded(row);
+      writes.row(partition, offset, index, count, row.getLong(2), row.getLong(EVENT_MS), row.getBinary(3), encoded);
     }
   }
 

@@ -11,8 +11,7 @@ import java.nio.ByteOrder;
 import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
 import java.util.concurrent.locks.LockSupport;
-import org.apache.spark.sql.ForeachWriter;
-import org.apache.spark.sql.Row;
+import org.apache.spark.sql.catalyst.InternalRow;
 
 /**
  * Send the rows of one Spark task, which reads one Kafka partition in offset order, to serve's row socket.
@@ -26,7 +25,7 @@ import org.apache.spark.sql.Row;
  * boolean and problem string (null: none). An aggregate view has those seven, and then the columns of Contribution; its value
  * is null unless there is a problem. The language is what Janino compiles: no generics, no lambdas.
  */
-public final class RowWriter extends ForeachWriter {
+public final class RowWriter extends PlainRows {
   private static final long serialVersionUID = 1L;
 
   private static final int PROTOCOL = 1;
@@ -37,7 +36,6 @@ public final class RowWriter extends ForeachWriter {
   private static final int SLICE_HEADER = 4 + 1 + 4 + 3 * 8 + 7 * 4; // with the frame's length and type
   private static final int ROW_PREFIX = 4 + 4 + 1 + 8;
   private static final int ROW_HEADER = 1 + 8 + 8 + 8; // disk_format.ROW_HEADER
-  private static final int CONTRIBUTION = 7; // the column of the event time
   private static final int ROWS_MAX = 1000;
   private static final int BYTES_MAX = 256 * 1024;
   private static final long SEND_AFTER_NANOS = 1000000L;
@@ -127,8 +125,7 @@ public final class RowWriter extends ForeachWriter {
     return true;
   }
 
-  public void process(Object object) {
-    Row row = (Row) object;
+  void take(InternalRow row) {
     if (failed != null) {
       throw new UncheckedIOException(failed);
     }
@@ -207,7 +204,7 @@ public final class RowWriter extends ForeachWriter {
     }
   }
 
-  private void add(Row row) throws IOException {
+  private void add(InternalRow row) throws IOException {
     long offset = row.getLong(1);
     long timestampMs = row.getLong(2);
     if (row.isNullAt(3)) {
@@ -218,12 +215,12 @@ public final class RowWriter extends ForeachWriter {
       rows++;
       return;
     }
-    byte[] recordKey = (byte[]) row.get(3);
+    byte[] recordKey = row.getBinary(3);
     byte[] key = recordKey;
-    byte[] given = row.isNullAt(4) ? null : (byte[]) row.get(4);
+    byte[] given = row.isNullAt(4) ? null : row.getBinary(4);
     byte[] value = given;
     long expiry = 0;
-    String problem = decoded && !row.isNullAt(6) ? row.getString(6) : null;
+    String problem = decoded && !row.isNullAt(6) ? row.getUTF8String(6).toString() : null;
     if (keyDecoder != null && problem == null) {
       try {
         key = keyDecoder.decode(recordKey);
@@ -284,8 +281,8 @@ public final class RowWriter extends ForeachWriter {
     notFnv1a += Partitioners.fnv1a(recordKey, partitions) == partition ? 0 : 1;
   }
 
-  private int contentLength(Row row, byte[] value) {
-    return contribution != null ? contribution.measure(row, CONTRIBUTION) : value == null ? 0 : value.length;
+  private int contentLength(InternalRow row, byte[] value) {
+    return contribution != null ? contribution.measure(row) : value == null ? 0 : value.length;
   }
 
   /** An expiry of 0 means none, so a row from before 1970 expires at the first millisecond after it. */

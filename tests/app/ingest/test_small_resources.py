@@ -1,0 +1,63 @@
+"""Tests of the short files that stand in front of Spark's and Hadoop's long ones."""
+
+from __future__ import annotations
+
+import json
+import random
+import zipfile
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from queryable_app.ingest.small_resources import REBASED, small_resources
+from queryable_app.platform.jars import pyspark_jars
+
+
+def rebased() -> dict[str, bytes]:
+    (owner,) = pyspark_jars().glob("spark-sql-api_*.jar")
+    with zipfile.ZipFile(owner) as jar:
+        return {name: jar.read(name) for name in REBASED}
+
+
+@pytest.mark.parametrize("name", REBASED)
+def test_old_calendars_keep_utc_and_the_last_switch_of_all(name: str) -> None:
+    """The record of UTC tells the same as Spark's own, and Spark looks into records until the same time as before."""
+    records = json.loads(rebased()[name])
+    (whole,) = [record for record in records if record["tz"] == "UTC"]
+
+    (utc,) = json.loads(small_resources(rebased())[name])
+
+    switches = len(whole["switches"])
+    assert utc["tz"] == "UTC"
+    assert utc["switches"][:switches] == whole["switches"]
+    assert utc["diffs"][:switches] == whole["diffs"]
+    assert set(utc["diffs"][switches - 1 :]) == {0}
+    assert utc["switches"][-1] == max(record["switches"][-1] for record in records)
+
+
+def test_jvm_finds_the_short_files_first(spark: SparkSession) -> None:
+    """The JVM reads the writer's files in place of its libraries' ones."""
+    jvm: Any = spark._jvm
+    loader = jvm.java.lang.ClassLoader.getSystemClassLoader()
+
+    found = {name: loader.getResource(name).toString() for name in small_resources(rebased())}
+
+    assert [name for name, place in found.items() if "/row-writer-" not in place] == []
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/Los_Angeles", "Europe/Amsterdam", "Asia/Kathmandu"])
+def test_old_times_are_those_of_java(spark: SparkSession, zone: str) -> None:
+    """Spark converts times before 1900 as Java's own calendars do, with the record of UTC alone."""
+    jvm: Any = spark._jvm
+    rebase = jvm.org.apache.spark.sql.catalyst.util.RebaseDateTime
+    java_zone = jvm.java.util.TimeZone.getTimeZone(zone)
+    chosen = random.Random(1)
+    # From the year 1000 to 1950, in microseconds.
+    for micros in [chosen.randrange(-30_600_000_000_000_000, -630_000_000_000_000) for _ in range(50)]:
+        assert rebase.rebaseJulianToGregorianMicros(zone, micros) == rebase.rebaseJulianToGregorianMicros(
+            java_zone, micros
+        )
+        assert rebase.rebaseGregorianToJulianMicros(zone, micros) == rebase.rebaseGregorianToJulianMicros(
+            java_zone, micros
+        )
