@@ -23,8 +23,9 @@ from typing import Any
 from queryable_app.config.topic_spec import SpecError
 from queryable_app.contract import GROUP_KEY_FORMAT_FILE, NodeSettings, SettingsError
 from queryable_app.ingest.catalyst import SqlError
-from queryable_app.ingest.jvm import jvm_process
-from queryable_app.ingest.session import FIRST_COMPILER_ONLY, Profile, start_session
+from queryable_app.ingest.gateway import jvm_process
+from queryable_app.ingest.launch import FIRST_COMPILER_ONLY, Profile
+from queryable_app.ingest.session import start_session
 from queryable_app.ingest.stream import view_of
 from queryable_app.ingest.transform import Projection, check_view
 from queryable_app.platform.jars import JarsError, cache_dir

@@ -1,4 +1,4 @@
-"""Start the JVM that Spark runs in, and connect PySpark to it.
+"""Start the JVM that Spark runs in, or one of its executors.
 
 Strategy: java is started directly. Spark's launch scripts first start another JVM that only computes the command, and
 Spark's own main class then reads the configuration a second time: together a second of CPU at every start. Both end in
@@ -11,29 +11,21 @@ import ctypes
 import os
 import secrets
 import signal
-import struct
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
-
-from pyspark import SparkContext
-from pyspark.java_gateway import launch_gateway
+from typing import Final
 
 from queryable_app.contract import ENV_PREFIX
 from queryable_app.ingest.writer_jar import REPACKED, writer_jar
-from queryable_app.platform.jars import JarsError, find_java, ingest_jars, pyspark_jars
+from queryable_app.platform.jars import find_java, ingest_jars, pyspark_jars
 
 _GATEWAY: Final = "org.apache.spark.api.python.PythonGatewayServer"
 _EXECUTOR: Final = "io.queryabletopics.RekeyExecutor"
-_START_SECONDS_MAX: Final = 120
-_POLL_SECONDS: Final = 0.01
 _PR_SET_PDEATHSIG: Final = 1
-_CONNECTION: Final = struct.Struct(">ii")  # the port, and the length of the secret behind it
 
 # Spark's library for machine learning registers functions in every session, which takes half a second. Views have none.
 _UNUSED_JARS: Final = ("spark-mllib_", *REPACKED)
@@ -78,24 +70,24 @@ def own_jars(cache: Path) -> list[Path]:
     return [writer_jar(cache, connector), *connector]
 
 
+@dataclass(frozen=True, slots=True)
+class StartedJvm:
+    process: subprocess.Popen[bytes]
+    connection_file: Path
+    """The file that appears when the JVM takes PySpark's commands."""
+
+
 def start_jvm(
     jars: Sequence[Path],
     heap: str,
     options: Sequence[str],
     scratch: Path,
     environ: Mapping[str, str],
-) -> Any:
-    """Start the JVM, let PySpark use it, and return PySpark's gateway. `scratch` must exist. `environ` is for the JVM alone."""
+) -> StartedJvm:
+    """Start the JVM for PySpark. `scratch` must exist. `environ` is for the JVM alone."""
     connection_file = scratch / f"gateway-{secrets.token_hex(8)}"
     variables = {**environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file)}
-    process = _start(jars, heap, [*options, _GATEWAY], variables)
-    port, secret = _connection(process, connection_file)
-    with _gateway_in_environment(port, secret):
-        connect: Any = launch_gateway  # PySpark names no types here
-        gateway = connect()
-    gateway.proc = process
-    SparkContext._ensure_initialized(gateway=gateway)
-    return gateway
+    return StartedJvm(_start(jars, heap, [*options, _GATEWAY], variables), connection_file)
 
 
 def start_executor(
@@ -127,13 +119,6 @@ def _start(
     )
 
 
-def jvm_process() -> subprocess.Popen[bytes]:
-    """Return the JVM, to be watched and killed."""
-    gateway: Any = SparkContext._gateway
-    process: subprocess.Popen[bytes] = gateway.proc
-    return process
-
-
 def prepare_environment(environ: MutableMapping[str, str], java: Path) -> None:
     """Set the variables that PySpark reads and the JVM inherits."""
     environ["JAVA_HOME"] = str(java.parent.parent)
@@ -153,32 +138,3 @@ def _become_child(parent: int, libc: ctypes.CDLL) -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-
-
-def _connection(process: subprocess.Popen[bytes], connection_file: Path) -> tuple[int, str]:
-    """Return the port and the secret that the gateway server has written."""
-    deadline = time.monotonic() + _START_SECONDS_MAX
-    while not connection_file.exists():  # the file appears with its whole content
-        code = process.poll()
-        if code is None and time.monotonic() > deadline:
-            process.kill()
-            code = process.wait()
-        if code is not None:
-            assert process.stdin is not None
-            process.stdin.close()
-            raise JarsError(f"The JVM did not start: it ended with exit code {code}.")
-        time.sleep(_POLL_SECONDS)
-    written = connection_file.read_bytes()
-    connection_file.unlink()
-    port, length = _CONNECTION.unpack_from(written)
-    return port, written[_CONNECTION.size :][:length].decode()
-
-
-@contextmanager
-def _gateway_in_environment(port: int, secret: str) -> Iterator[None]:
-    """Name the running JVM in the environment while PySpark connects to it; remove the secret afterwards."""
-    os.environ |= {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
-    try:
-        yield
-    finally:
-        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from queryable_app.ingest.session import FIRST_COMPILER_ONLY
+from queryable_app.ingest.launch import FIRST_COMPILER_ONLY
 from queryable_app.ingest.sink import Sink
 from queryable_app.ingest.stream import QueryStart, start_query
 from queryable_app.platform.log import event

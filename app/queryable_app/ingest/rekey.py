@@ -12,9 +12,11 @@ from typing import Final, NoReturn
 
 from queryable_app.config.topic_spec import SpecError, TopicSpec
 from queryable_app.contract import NodeSettings, SettingsError
-from queryable_app.ingest.__main__ import IngestProcess
+from queryable_app.ingest.gateway import connect
+from queryable_app.ingest.launch import Profile, launch
+from queryable_app.ingest.process import IngestProcess
 from queryable_app.ingest.rekey_job import RekeyJob
-from queryable_app.ingest.session import Profile, prepare_jvm, start_session
+from queryable_app.ingest.session import start_session
 from queryable_app.ingest.supervisor import first_line
 from queryable_app.ingest.warm_up import warm_up
 from queryable_app.placement.assignment import Placement
@@ -65,8 +67,9 @@ def _run(settings: NodeSettings, spec: TopicSpec, partitions: int, process: Inge
         read_token(settings) if in_pods else "",
         tuple(settings.jvm_options.split()),
     )
-    gateway = prepare_jvm(profile)
-    process.watch(gateway.proc)
+    jvm = launch(profile)
+    process.watch(jvm.process)
+    gateway = connect(jvm)
     warm_up(gateway.jvm, settings.bootstrap_servers, spec.kafka_config, spec.topic)
     session = start_session(profile)
     process.handle_end_signals()  # Spark has replaced the handlers with its own

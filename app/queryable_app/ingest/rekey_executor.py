@@ -15,11 +15,11 @@ from typing import Final, NoReturn
 
 from queryable_app.config.topic_spec import SpecError, TopicSpec
 from queryable_app.contract import REKEY_PORT, NodeSettings, SettingsError
-from queryable_app.ingest.__main__ import IngestProcess
 from queryable_app.ingest.class_archive import archive_options
 from queryable_app.ingest.executors import executor_arguments, executor_options, shared_secret
 from queryable_app.ingest.jvm import class_path, start_executor
-from queryable_app.ingest.session import Profile, java_options
+from queryable_app.ingest.launch import Profile, java_options
+from queryable_app.ingest.process import IngestProcess
 from queryable_app.placement.assignment import Placement
 from queryable_app.platform.core_dumps import forbid_core_dumps
 from queryable_app.platform.descriptors import raise_descriptor_limit

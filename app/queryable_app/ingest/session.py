@@ -9,97 +9,33 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib import resources
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from queryable_app.ingest.class_archive import archive_options
-from queryable_app.ingest.executors import executor_settings, make_spark_home, pod_settings
-from queryable_app.ingest.jvm import class_path, own_jars, start_jvm
+from queryable_app.ingest.executors import executor_settings, pod_settings
+from queryable_app.ingest.gateway import connect
+from queryable_app.ingest.jvm import own_jars
+from queryable_app.ingest.launch import Profile, java_options, launch
 
 _CHECKPOINTS: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
-FIRST_COMPILER_ONLY: Final = "-XX:TieredStopAtLevel=1"
-"""Leaves code as the first compiler made it: a JVM that lives for seconds gains nothing from the second one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    threads: int
-    """Tasks that can run at the same time: at least the partitions of the topic."""
-
-    heap: str
-    """The JVM's heap, such as `512m`."""
-
-    scratch: Path
-    """A directory that only this process uses. It must exist."""
-
-    cache: Path
-    """The directory of jars and class archives."""
-
-    executors: int = 0
-    """The executors that run the tasks, as processes that the JVM starts. 0: the JVM runs them itself."""
-
-    pod_address: str = ""
-    """The address at which executors connect that are pods. Empty: there are none."""
-
-    token: str = field(default="", repr=False)
-    """The token of the view's nodes, if executors are pods."""
-
-    options: tuple[str, ...] = ()
-    """More options of the JVM."""
 
 
 def start_session(profile: Profile, training: Sequence[str] = ()) -> SparkSession:
-    """Start a session, in the JVM that `prepare_jvm` has started, or else in a new one.
+    """Start a session, in the JVM that PySpark is connected to, or else in a new one.
 
     `training` are JVM options of a run that makes the class archive, in place of those that use it.
     """
     if SparkContext._gateway is None:
-        prepare_jvm(profile, training)
+        connect(launch(profile, training))
     settings = {**_settings(profile), **_executor_settings(profile)}
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     # The caller of the check reports refused SQL.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     return SparkSession.builder.config(conf=conf).getOrCreate()
-
-
-def prepare_jvm(profile: Profile, training: Sequence[str] = ()) -> Any:
-    """Start the JVM without a session, and return PySpark's gateway to it. Fetch or build what the cache lacks."""
-    jars = class_path(profile.cache)
-    archive = training or archive_options(profile.cache, jars)
-    home = make_spark_home(profile.scratch) if profile.executors else {}
-    options = [*java_options(profile), *archive]
-    return start_jvm(jars, profile.heap, options, profile.scratch, home)
-
-
-def java_options(profile: Profile) -> list[str]:
-    directives = resources.files("queryable_app.ingest").joinpath("start_only_code.json")
-    return [
-        "-XX:+UseSerialGC",
-        # Code that has to wait for the second compiler is not profiled meanwhile, which makes it slower.
-        "-XX:Tier3DelayOn=0",
-        # Deeper, the second compiler compiles Kafka's client again into each of Spark's iterators above it.
-        "-XX:MaxInlineLevel=9",
-        "-XX:+UnlockDiagnosticVMOptions",
-        f"-XX:CompilerDirectivesFile={directives}",
-        "-XX:-DisplayVMOutput",  # how many directives there are
-        "-Xss8m",  # Spark recognises a stopped query by a regular expression that recurses deeply
-        "-Xlog:disable",  # warnings of the JVM itself, on standard output
-        "-Xlog:all=error:stderr",
-        "-XX:-UsePerfData",  # a file in /tmp without a reader
-        "-XX:+ExitOnOutOfMemoryError",  # with code 3; the supervisor of ingest starts it again
-        f"-Djava.io.tmpdir={profile.scratch}",
-        "-Dslf4j.provider=io.queryabletopics.EventLogs",
-        "-Dlog4j.provider=org.apache.logging.log4j.simple.internal.SimpleProvider",  # else Log4j configures itself
-        "-Dslf4j.internal.verbosity=WARN",  # which provider it takes
-        *profile.options,
-    ]
 
 
 def _executor_settings(profile: Profile) -> Mapping[str, str]:

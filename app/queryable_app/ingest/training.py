@@ -27,10 +27,12 @@ from pyspark.sql import SparkSession
 
 from queryable_app.config.topic_spec import parse_spec
 from queryable_app.ingest.class_archive import archive_path, remove_old_archives
+from queryable_app.ingest.gateway import jvm_process
 from queryable_app.ingest.java_classes import java_class, java_list, java_map, own_class
-from queryable_app.ingest.jvm import class_path, jvm_process
+from queryable_app.ingest.jvm import class_path
 from queryable_app.ingest.kafka_admin import KafkaAdmin
-from queryable_app.ingest.session import FIRST_COMPILER_ONLY, Profile, start_session
+from queryable_app.ingest.launch import FIRST_COMPILER_ONLY, Profile
+from queryable_app.ingest.session import start_session
 from queryable_app.ingest.sink import Sink
 from queryable_app.ingest.stream import QueryStart, row_writer, view_of
 from queryable_app.ingest.transform import project

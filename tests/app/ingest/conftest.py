@@ -12,8 +12,9 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from queryable_app.ingest.jvm import jvm_process
-from queryable_app.ingest.session import FIRST_COMPILER_ONLY, Profile, start_session
+from queryable_app.ingest.gateway import jvm_process
+from queryable_app.ingest.launch import FIRST_COMPILER_ONLY, Profile
+from queryable_app.ingest.session import start_session
 from queryable_app.platform.jars import cache_dir
 
 

@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 
 from queryable_app.ingest import training
 from queryable_app.ingest.class_archive import archive_options, archive_path
-from queryable_app.ingest.jvm import class_path, jvm_process
+from queryable_app.ingest.gateway import jvm_process
+from queryable_app.ingest.jvm import class_path
 from queryable_app.platform import file_lock
 from tests.support.waiting import eventually
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from queryable_app.ingest.jvm import jvm_process, prepare_environment, start_jvm
+from queryable_app.ingest.gateway import connect, jvm_process
+from queryable_app.ingest.jvm import prepare_environment, start_jvm
 from queryable_app.platform.jars import JarsError
 
 
@@ -62,4 +63,4 @@ def test_compiler_jar_has_no_signature(spark: SparkSession) -> None:
 def test_jvm_that_does_not_start_is_named(tmp_path: Path) -> None:
     """A JVM that rejects an option ends with a code, which the message names."""
     with pytest.raises(JarsError, match="exit code 1"):
-        start_jvm([], "no-size", [], tmp_path, {})
+        connect(start_jvm([], "no-size", [], tmp_path, {}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import zipfile
+from bisect import bisect_right
 from typing import Any
 
 import pytest
@@ -46,18 +47,22 @@ def test_jvm_finds_the_short_files_first(spark: SparkSession) -> None:
     assert [name for name, place in found.items() if "/row-writer-" not in place] == []
 
 
+def by_record(record: dict[str, Any], micros: int) -> int:
+    """Return a time of the other calendar, by one of the records of Spark's own file."""
+    place = bisect_right(record["switches"], micros // 1_000_000) - 1
+    return int(micros + record["diffs"][place] * 1_000_000)
+
+
 @pytest.mark.parametrize("zone", ["UTC", "America/Los_Angeles", "Europe/Amsterdam", "Asia/Kathmandu"])
-def test_old_times_are_those_of_java(spark: SparkSession, zone: str) -> None:
-    """Spark converts times before 1900 as Java's own calendars do, with the record of UTC alone."""
+def test_old_times_are_those_of_sparks_own_records(spark: SparkSession, zone: str) -> None:
+    """Spark converts times before 1900 in every zone as its own records say, with the record of UTC alone."""
     jvm: Any = spark._jvm
     rebase = jvm.org.apache.spark.sql.catalyst.util.RebaseDateTime
-    java_zone = jvm.java.util.TimeZone.getTimeZone(zone)
+    to_julian, to_gregorian = (
+        next(record for record in json.loads(rebased()[name]) if record["tz"] == zone) for name in REBASED
+    )
     chosen = random.Random(1)
     # From the year 1000 to 1950, in microseconds.
     for micros in [chosen.randrange(-30_600_000_000_000_000, -630_000_000_000_000) for _ in range(50)]:
-        assert rebase.rebaseJulianToGregorianMicros(zone, micros) == rebase.rebaseJulianToGregorianMicros(
-            java_zone, micros
-        )
-        assert rebase.rebaseGregorianToJulianMicros(zone, micros) == rebase.rebaseGregorianToJulianMicros(
-            java_zone, micros
-        )
+        assert rebase.rebaseGregorianToJulianMicros(zone, micros) == by_record(to_julian, micros)
+        assert rebase.rebaseJulianToGregorianMicros(zone, micros) == by_record(to_gregorian, micros)

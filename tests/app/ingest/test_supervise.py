@@ -9,8 +9,8 @@ from typing import NoReturn, cast
 
 import pytest
 
-from queryable_app.ingest.__main__ import supervise
 from queryable_app.ingest.control import Superseded
+from queryable_app.ingest.reading import supervise
 from queryable_app.ingest.supervisor import Supervisor
 from queryable_app.platform.log import event
 
