@@ -12,14 +12,15 @@ from pathlib import Path
 from queryable_app.config.topic_spec import SpecError
 from queryable_app.contract import NodeSettings, SettingsError, worker_settings
 from queryable_app.ingest.jvm import StartedJvm
-from queryable_app.ingest.launch import Profile, launch
+from queryable_app.ingest.launch import DescriptorsTooFew, Profile, launch
 from queryable_app.ingest.process import IngestProcess
 from queryable_app.placement.assignment import Placement
 from queryable_app.platform.core_dumps import forbid_core_dumps
-from queryable_app.platform.descriptors import raise_descriptor_limit
+from queryable_app.platform.descriptors import descriptor_limit, raise_descriptor_limit
 from queryable_app.platform.jars import JarsError, cache_dir
 from queryable_app.platform.log import configure, event
 from queryable_app.platform.mounted_files import read_node_spec
+from queryable_app.policy.descriptor_plan import descriptor_shortage
 
 
 def main() -> int:
@@ -44,20 +45,23 @@ def main() -> int:
         cache_dir(settings.cache_dir),
         options=tuple(settings.jvm_options.split()),
     )
-    jvm = _launched(profile, process)
+    replicas = sum(len(placement.assigned_to(node.ordinal)) for node in nodes)
+    jvm = _launched(profile, process, replicas)
     from queryable_app.ingest.reading import run
 
     run(settings, nodes, spec, placement, process, profile, jvm)
 
 
-def _launched(profile: Profile, process: IngestProcess) -> Future[StartedJvm]:
+def _launched(profile: Profile, process: IngestProcess, replicas: int) -> Future[StartedJvm]:
     """Start the JVM. Return it, or why it did not start."""
     jvm: Future[StartedJvm] = Future()
     try:
+        if missing := descriptor_shortage(descriptor_limit(), replicas):
+            raise DescriptorsTooFew(missing)
         started = launch(profile)
         process.watch(started.process)
         jvm.set_result(started)
-    except (JarsError, OSError) as error:
+    except (JarsError, DescriptorsTooFew, OSError) as error:
         jvm.set_exception(error)
     return jvm
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from queryable_app.ingest.catalyst import SqlError
+from queryable_app.ingest.launch import DescriptorsTooFew
 from queryable_app.ingest.writer_check import WriterBroken
 from queryable_app.platform.jars import JavaMissing
 from queryable_app.wire.ingest_failures import IngestFailure, one_line
@@ -50,10 +51,6 @@ class PermanentFailure(Exception):
     def __init__(self, failure: IngestFailure) -> None:
         super().__init__(failure.message)
         self.failure = failure
-
-
-class DescriptorsTooFew(Exception):
-    """The hard limit of open descriptors is below what the JVM needs."""
 
 
 def permanent_failure(error: BaseException | None) -> IngestFailure | None:

@@ -19,6 +19,10 @@ FIRST_COMPILER_ONLY: Final = "-XX:TieredStopAtLevel=1"
 """Leaves code as the first compiler made it: a JVM that lives for seconds gains nothing from the second one."""
 
 
+class DescriptorsTooFew(Exception):
+    """The hard limit of open descriptors is below what the JVM needs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     threads: int

@@ -16,10 +16,10 @@ from typing import Final, NoReturn
 from queryable_app.config.topic_spec import TopicSpec
 from queryable_app.contract import NodeSettings
 from queryable_app.ingest.control import Superseded
-from queryable_app.ingest.failures import DescriptorsTooFew, permanent_failure
+from queryable_app.ingest.failures import permanent_failure
 from queryable_app.ingest.gateway import connect
 from queryable_app.ingest.jvm import StartedJvm
-from queryable_app.ingest.launch import Profile
+from queryable_app.ingest.launch import DescriptorsTooFew, Profile
 from queryable_app.ingest.process import IngestProcess
 from queryable_app.ingest.rehearsal import turn_to_rehearse
 from queryable_app.ingest.session import start_session
@@ -29,10 +29,8 @@ from queryable_app.ingest.transform import check_view
 from queryable_app.ingest.warm_up import warm_up
 from queryable_app.ingest.writer_check import WriterBroken, check_writer
 from queryable_app.placement.assignment import Placement
-from queryable_app.platform.descriptors import descriptor_limit
 from queryable_app.platform.jars import JarsError
 from queryable_app.platform.log import add_to_events, event
-from queryable_app.policy.descriptor_plan import descriptor_shortage
 
 SUPERSEDED: Final = 4
 """The exit code when serve has taken a newer ingest. Started again, this one would be the newest."""
@@ -73,9 +71,6 @@ def _read(
     """Check what can be checked, and read the topic until the process is ended."""
     run_dir, partitions = Path(settings.run_dir), placement.partitions
     try:
-        replicas = sum(len(placement.assigned_to(node.ordinal)) for node in nodes)
-        if missing := descriptor_shortage(descriptor_limit(), replicas):
-            raise DescriptorsTooFew(missing)
         gateway = connect(jvm.result())
         warm_up(gateway.jvm, settings.bootstrap_servers, spec.kafka_config, spec.topic)
         session = start_session(profile)

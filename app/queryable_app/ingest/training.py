@@ -173,6 +173,9 @@ def _look_for_kafka(session: SparkSession) -> None:
         "value.deserializer": deserializer,
     }
     java_class(jvm, "org.apache.kafka.clients.consumer.KafkaConsumer")(java_map(jvm, settings.items()))
+    java_class(jvm, "org.apache.kafka.common.protocol.Errors").valueOf(
+        "NONE"
+    )  # makes a lambda for each error
 
 
 def _load_classes(session: SparkSession, jars: Sequence[Path]) -> None:
