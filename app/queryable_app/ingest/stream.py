@@ -74,7 +74,7 @@ def start_query(session: SparkSession, start: QueryStart, checkpoints: Path) -> 
     shutil.rmtree(checkpoints, ignore_errors=True)
     checkpoint = checkpoints / str(start.generation)
     checkpoint.mkdir(parents=True)
-    _write_initial_offsets(checkpoint, start)
+    write_initial_offsets(checkpoint, start)
     projection = project(session, kafka_source(session, start), view_of(start.spec))
     ingest = start.spec.ingest
     writer = projection.frame.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint))
@@ -87,7 +87,7 @@ def start_query(session: SparkSession, start: QueryStart, checkpoints: Path) -> 
     return writer.start()
 
 
-def _write_initial_offsets(checkpoint: Path, start: QueryStart) -> None:
+def write_initial_offsets(checkpoint: Path, start: QueryStart) -> None:
     """Write the file in which the Kafka source looks for the offsets that it once started at, unless a position is no offset.
 
     If there is none, the source asks the brokers once more, and reads all of Spark's error texts to say that a file is missing.

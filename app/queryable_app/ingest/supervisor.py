@@ -120,9 +120,8 @@ class Supervisor:
             self._wanted = tuple(message["partitions"])
             self._announced_topic, self._next_check_at = None, 0.0
         elif message["type"] == "start" and self._announced_topic is not None:
-            positions = {
-                int(p): self._earliest.get(int(p), o) if o < 0 else o for p, o in message["positions"].items()
-            }
+            positions = {int(partition): offset for partition, offset in message["positions"].items()}
+            positions |= {p: self._earliest[p] for p, o in positions.items() if o < 0 and p in self._earliest}
             self._start(control, message["generation"], positions, message.get("retrying", ()))
         elif message["type"] == "hydrated":
             self._hydrated = True

@@ -173,9 +173,8 @@ def _look_for_kafka(session: SparkSession) -> None:
         "value.deserializer": deserializer,
     }
     java_class(jvm, "org.apache.kafka.clients.consumer.KafkaConsumer")(java_map(jvm, settings.items()))
-    java_class(jvm, "org.apache.kafka.common.protocol.Errors").valueOf(
-        "NONE"
-    )  # makes a lambda for each error
+    errors = java_class(jvm, "org.apache.kafka.common.protocol.Errors")
+    errors.valueOf("NONE")  # makes a lambda for each error
 
 
 def _load_classes(session: SparkSession, jars: Sequence[Path]) -> None:

@@ -1,8 +1,8 @@
 """Compile the row writer's Java once into the cache, as a jar for Spark's class path.
 
 Strategy: pyspark ships Janino, a Java compiler in a jar, and Janino has a command line: neither a JDK nor a binary in the
-repository is needed. The jar's name holds a digest of the sources and of Spark's version, so
-that an outdated jar is never used. It is a jar because class data sharing supports no directories.
+repository is needed. The jar's name holds a digest of the sources and of Spark's version, so that an outdated jar is never used.
+It is the first of the class path, and a jar because class data sharing supports no directories.
 
 The jar also has Janino's own classes, which Spark needs for every query. They are signed: class data sharing
 supports no signed classes, and the JVM verifies each signed class that it loads. And it has the files of
@@ -31,8 +31,6 @@ REPACKED: Final = ("janino-", "commons-compiler-")
 _SERVICES: Final = {"org.apache.spark.scheduler.ExternalClusterManager": "io.queryabletopics.RekeyCluster"}
 """The classes that the JVM finds by the interface that they implement."""
 
-_RESOURCES_VERSION: Final = 1  # of ingest/small_resources.py
-
 _FIXED_TIME: Final = (2020, 1, 1, 0, 0, 0)  # equal classes make an equal jar
 
 
@@ -44,7 +42,8 @@ def writer_jar(cache: Path, connector: Sequence[Path]) -> Path:
         if source.name.endswith(".java")
     }
     digest = hashlib.sha256(importlib.metadata.version("pyspark").encode())
-    digest.update(repr((REPACKED, _SERVICES, _RESOURCES_VERSION)).encode())
+    digest.update(repr((REPACKED, _SERVICES)).encode())
+    digest.update(resources.files("queryable_app.ingest").joinpath("small_resources.py").read_bytes())
     for name in sorted(sources):
         digest.update(name.encode() + sources[name])
     jar = cache / f"row-writer-{digest.hexdigest()[:16]}.jar"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from pyspark.sql import SparkSession
 
 from queryable_app.ingest.gateway import connect, jvm_process
 from queryable_app.ingest.jvm import prepare_environment, start_jvm
-from queryable_app.platform.jars import JarsError
+from queryable_app.ingest.launch import Profile, java_options
+from queryable_app.platform.jars import JarsError, find_java
 
 
 def test_jvm_gets_no_variable_of_the_node() -> None:
@@ -43,6 +45,16 @@ def test_jvm_starts_without_sparks_launch_scripts(spark: SparkSession) -> None:
 
     assert "org.apache.spark.api.python.PythonGatewayServer" in command
     assert not [word for word in command if "SparkSubmit" in word or "spark-mllib_" in word]
+
+
+def test_options_suit_java_and_are_silent(cache: Path, tmp_path: Path) -> None:
+    """Java takes the options of a node, among them the compilers' directives, and says nothing about them."""
+    options = java_options(Profile(2, "64m", tmp_path, cache))
+
+    done = subprocess.run([find_java(), *options, "-version"], capture_output=True, text=True, timeout=120)
+
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "directive" not in done.stderr
 
 
 def test_gateway_secret_leaves_the_environment(spark: SparkSession) -> None:
