@@ -5,8 +5,10 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.execution.python.streaming.PythonForeachWriter;
 
 /**
- * Take rows as Spark computes them. Spark makes an object of each row, and of each column, for every writer but that of Python's
- * own `foreach`, so this one passes for it. It uses nothing of it, and runs no Python.
+ * Take rows in Spark's own layout.
+ *
+ * Spark converts each row, and each column, into an object for every `ForeachWriter` except a `PythonForeachWriter`. This class
+ * extends that one for this reason alone: it overrides all of its methods, and runs no Python.
  */
 public abstract class PlainRows extends PythonForeachWriter {
   PlainRows() {
