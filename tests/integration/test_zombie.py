@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from queryable_app.contract import NodeSettings
-from queryable_app.ingest.reading import SUPERSEDED
+from queryable_app.ingest.exit_codes import SUPERSEDED
 from tests.integration import topics
 from tests.integration.system import System, resource, serving
 from tests.support.waiting import eventually

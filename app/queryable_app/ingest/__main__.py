@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 
 from queryable_app.config.topic_spec import SpecError
@@ -47,9 +48,10 @@ def main() -> int:
     )
     replicas = sum(len(placement.assigned_to(node.ordinal)) for node in nodes)
     jvm = _launched(profile, process, replicas)
-    from queryable_app.ingest.reading import run
+    from queryable_app.ingest.exit_codes import run
+    from queryable_app.ingest.reading import read
 
-    run(settings, nodes, spec, placement, process, profile, jvm)
+    run(process, partial(read, settings, nodes, spec, placement, process, profile, jvm))
 
 
 def _launched(profile: Profile, process: IngestProcess, replicas: int) -> Future[StartedJvm]:

@@ -11,55 +11,27 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from queryable_app.config.topic_spec import TopicSpec
 from queryable_app.contract import NodeSettings
-from queryable_app.ingest.control import Superseded
 from queryable_app.ingest.failures import permanent_failure
 from queryable_app.ingest.gateway import connect
 from queryable_app.ingest.jvm import StartedJvm
-from queryable_app.ingest.launch import DescriptorsTooFew, Profile
+from queryable_app.ingest.launch import Profile
 from queryable_app.ingest.process import IngestProcess
 from queryable_app.ingest.rehearsal import turn_to_rehearse
 from queryable_app.ingest.session import start_session
 from queryable_app.ingest.stream import view_of
-from queryable_app.ingest.supervisor import Supervisor, first_line, report_failed
+from queryable_app.ingest.supervisor import Supervisor, report_failed
 from queryable_app.ingest.transform import check_view
 from queryable_app.ingest.warm_up import warm_up
-from queryable_app.ingest.writer_check import WriterBroken, check_writer
+from queryable_app.ingest.writer_check import check_writer
 from queryable_app.placement.assignment import Placement
-from queryable_app.platform.jars import JarsError
 from queryable_app.platform.log import add_to_events, event
 
-SUPERSEDED: Final = 4
-"""The exit code when serve has taken a newer ingest. Started again, this one would be the newest."""
 
-_JVM_EXIT_SECONDS: Final = 2.0
-
-
-def run(
-    settings: NodeSettings,
-    nodes: Sequence[NodeSettings],
-    spec: TopicSpec,
-    placement: Placement,
-    process: IngestProcess,
-    profile: Profile,
-    jvm: Future[StartedJvm],
-) -> NoReturn:
-    """Read the topic, and end the process with the exit code of what ends it."""
-    try:
-        _read(settings, nodes, spec, placement, process, profile, jvm)
-    except (JarsError, WriterBroken, DescriptorsTooFew) as error:
-        process.end(1, "failed", reason=str(error))
-    except Superseded as error:
-        process.end(SUPERSEDED, "superseded", reason=str(error))
-    except Exception as error:
-        threading.Event().wait(_JVM_EXIT_SECONDS)  # if the JVM has died, its watcher reports that instead
-        process.end(1, "failed", reason=first_line(error))
-
-
-def _read(
+def read(
     settings: NodeSettings,
     nodes: Sequence[NodeSettings],
     spec: TopicSpec,

@@ -6,27 +6,25 @@ The application, the spec, the placement and the token are those of the view's n
 from __future__ import annotations
 
 import sys
-import threading
+from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from queryable_app.config.topic_spec import SpecError, TopicSpec
 from queryable_app.contract import NodeSettings, SettingsError
+from queryable_app.ingest.exit_codes import run
 from queryable_app.ingest.gateway import connect
 from queryable_app.ingest.launch import Profile, launch
 from queryable_app.ingest.process import IngestProcess
 from queryable_app.ingest.rekey_job import RekeyJob
 from queryable_app.ingest.session import start_session
-from queryable_app.ingest.supervisor import first_line
 from queryable_app.ingest.warm_up import warm_up
 from queryable_app.placement.assignment import Placement
 from queryable_app.platform.core_dumps import forbid_core_dumps
 from queryable_app.platform.descriptors import raise_descriptor_limit
-from queryable_app.platform.jars import JarsError, cache_dir
+from queryable_app.platform.jars import cache_dir
 from queryable_app.platform.log import configure, event
 from queryable_app.platform.mounted_files import read_spec, read_token
-
-_JVM_EXIT_SECONDS: Final = 2.0
 
 
 def main() -> int:
@@ -44,17 +42,11 @@ def main() -> int:
         event("failed", reason=str(error))
         return 1
     process.handle_end_signals()
-    try:
-        event("starting", job="rekey", application=settings.application_id)
-        _run(settings, spec, placement.partitions, process)
-    except JarsError as error:
-        process.end(1, "failed", reason=str(error))
-    except Exception as error:
-        threading.Event().wait(_JVM_EXIT_SECONDS)  # if the JVM has died, its watcher reports that instead
-        process.end(1, "failed", reason=first_line(error))
+    event("starting", job="rekey", application=settings.application_id)
+    run(process, partial(_rekey, settings, spec, placement.partitions, process))
 
 
-def _run(settings: NodeSettings, spec: TopicSpec, partitions: int, process: IngestProcess) -> NoReturn:
+def _rekey(settings: NodeSettings, spec: TopicSpec, partitions: int, process: IngestProcess) -> NoReturn:
     in_pods = bool(settings.pod_address)
     executors = min(spec.ingest.executors, partitions)  # each reads a partition at least
     profile = Profile(

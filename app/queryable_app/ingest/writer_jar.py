@@ -80,14 +80,15 @@ def _compile(sources: dict[str, bytes], scratch: Path, connector: Sequence[Path]
             archive.writestr(zipfile.ZipInfo(str(path.relative_to(classes)), _FIXED_TIME), path.read_bytes())
         for interface, implementation in _SERVICES.items():
             archive.writestr(zipfile.ZipInfo(f"META-INF/services/{interface}", _FIXED_TIME), implementation)
-        for name, content in small_resources(_rebased(libraries)).items():
+        for name, content in small_resources(rebased_files(libraries)).items():
             archive.writestr(zipfile.ZipInfo(name, _FIXED_TIME), content)
         for signed in janino:
             _repack(signed, archive)
     return jar
 
 
-def _rebased(libraries: Path) -> dict[str, bytes]:
+def rebased_files(libraries: Path) -> dict[str, bytes]:
+    """Return Spark's own files of old calendars."""
     (owner,) = libraries.glob("spark-sql-api_*.jar")
     with zipfile.ZipFile(owner) as jar:
         return {name: jar.read(name) for name in REBASED}

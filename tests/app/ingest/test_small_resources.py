@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import zipfile
 from bisect import bisect_right
 from typing import Any
 
@@ -12,13 +11,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from queryable_app.ingest.small_resources import REBASED, small_resources
+from queryable_app.ingest.writer_jar import rebased_files
 from queryable_app.platform.jars import pyspark_jars
 
 
 def rebased() -> dict[str, bytes]:
-    (owner,) = pyspark_jars().glob("spark-sql-api_*.jar")
-    with zipfile.ZipFile(owner) as jar:
-        return {name: jar.read(name) for name in REBASED}
+    return rebased_files(pyspark_jars())
 
 
 @pytest.mark.parametrize("name", REBASED)

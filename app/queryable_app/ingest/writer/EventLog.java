@@ -44,7 +44,7 @@ final class EventLog extends LegacyAbstractLogger {
   }
 
   protected void handleNormalizedLoggingCall(Level level, Marker marker, String pattern, Object[] arguments, Throwable cause) {
-    String message = arguments == null ? pattern : MessageFormatter.basicArrayFormat(pattern, arguments);
+    String message = MessageFormatter.basicArrayFormat(pattern, arguments);
     System.err.println(line(Instant.now(), name, message, cause));
   }
 
