@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from queryable_app.errors import Failure, Reason
 from queryable_app.placement.assignment import Placement
 from queryable_app.policy.freshness import Consistency, ReadOptions
 
@@ -89,3 +90,13 @@ def _falls_short(
         return True
     # If the lag is unknown, the node has just restarted, with the data that it had when it stopped.
     return not 0 <= replica.lag_ms <= (_FAR_BEHIND_MS if options.max_lag_ms is None else options.max_lag_ms)
+
+
+def not_hosted_here(partition: int) -> Failure:
+    """Return why a node cannot answer for a partition that only other nodes host."""
+    return Failure(
+        Reason.WRONG_OWNER,
+        f"this node does not host partition {partition}",
+        "see /v1/placement for the nodes that do, or ask with route=forward",
+        partition=partition,
+    )

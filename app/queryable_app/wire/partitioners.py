@@ -57,6 +57,12 @@ class Partitioning:
             return None
         return partition_for(record_key, self.algorithm, self.partitions)
 
+    def partitions_of_each(self, record_keys: Sequence[bytes]) -> Sequence[int | None]:
+        """Return `partition_of` for each key."""
+        if self.algorithm == SCATTER:
+            return [None] * len(record_keys)
+        return partitions_for(record_keys, self.algorithm, self.partitions)
+
     def partitions_of(self, record_key: bytes) -> Sequence[int]:
         """Return every partition that may hold the key."""
         partition = self.partition_of(record_key)

@@ -194,6 +194,18 @@ def test_partitions_that_may_hold_a_key(algorithm: str) -> None:
     )
 
 
+@given(
+    st.lists(st.binary(max_size=32), max_size=8), st.sampled_from((*ALGORITHMS, SCATTER)), st.integers(1, 100)
+)
+def test_partition_of_each_key_is_that_of_the_key_alone(
+    keys: list[bytes], algorithm: str, partitions: int
+) -> None:
+    """Keys that are looked up together are looked for where each would be alone."""
+    partitioning = Partitioning(algorithm, partitions)
+
+    assert [*partitioning.partitions_of_each(keys)] == [partitioning.partition_of(key) for key in keys]
+
+
 def test_mismatches_are_counted_for_each_algorithm() -> None:
     """`user-42` is in partition 4 with murmur2, 7 with CRC-32 and 3 with FNV-1a."""
     counts = [count_mismatches([b"user-42", b"user-42"], partition, 12) for partition in (4, 7, 3, 1)]

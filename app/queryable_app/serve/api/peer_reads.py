@@ -18,6 +18,7 @@ from queryable_app.aggregates.window_keys import START_MAX_MS, START_MIN_MS
 from queryable_app.errors import Failure, invalid, shown
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.policy.freshness import DEADLINE_MS_MAX, next_offset
+from queryable_app.policy.routing import not_hosted_here
 from queryable_app.serve.api.internal import internal_body, refuse_malformed_body
 from queryable_app.serve.api.request import to_response
 from queryable_app.serve.base.combining import added_counts
@@ -47,7 +48,7 @@ from queryable_app.serve.reads.peer_reads import (
     marks_to_json,
     refusal_to_json,
 )
-from queryable_app.serve.reads.point import Reads, not_hosted_here
+from queryable_app.serve.reads.point import Reads
 from queryable_app.serve.reads.replica_progress import progress_of, progress_to_json
 from queryable_app.serve.reads.row_filter import LOOKED_AT, row_filter
 from queryable_app.serve.reads.scans import BATCH_ROWS, Bounds, IndexPart, local_rows, one_row_of_each_key

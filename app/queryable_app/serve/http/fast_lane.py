@@ -142,7 +142,7 @@ class FastLane(MultiGetLane):
             or (self.node.spec.history is not None and key.endswith(HISTORY_END))
         ):
             return False
-        elsewhere = None if b"%" in key else self.reads.hosted_elsewhere(key)
+        elsewhere = None if b"%" in key else self.reads.plain.hosted_elsewhere(key)
         if elsewhere is not None:
             return self._forward(key, elsewhere)
         try:
@@ -280,7 +280,7 @@ class FastLane(MultiGetLane):
         for start in range(0, len(keys), WAITING_MAX):
             some = keys[start : start + WAITING_MAX]
             percent = any([b"%" in key for key in some])
-            found = [None] * len(some) if percent else self.reads.found_at_once(some)
+            found = [None] * len(some) if percent else self.reads.plain.found_at_once(some)
             answers: list[bytes] = []
             size = 0
             for at, answer in enumerate(found):

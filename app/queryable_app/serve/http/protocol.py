@@ -34,7 +34,7 @@ def protocol_class(node: Node) -> type[FastLane]:
         "multi_get_heads": MultiGetHeads(heads),
         "multi_gets": LocalMultiGets(reads),
         "admission": admission,
-        "turn": Turn(reads, node.counters, node.forwarded_reads.send_unsent),
+        "turn": Turn(reads.plain, node.counters, node.forwarded_reads.send_unsent),
         "open": admission.open,
         "overloaded_answer": problem_answer(
             overloaded("more requests wait than can be answered soon"), reads.identity

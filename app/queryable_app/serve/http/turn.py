@@ -19,7 +19,7 @@ from queryable_app.errors import Failure
 from queryable_app.serve.base.background import note_failure
 from queryable_app.serve.base.counters import Counters
 from queryable_app.serve.base.write_now import write_now
-from queryable_app.serve.reads.point import Reads
+from queryable_app.serve.reads.plain_reads import PlainReads
 
 WAITING_MAX: Final = 64  # a request or an answer waits for at most so many others
 
@@ -46,7 +46,7 @@ class Turn:
     other nodes answer.
     """
 
-    def __init__(self, reads: Reads, counters: Counters, send_forwarded: Callable[[], None]) -> None:
+    def __init__(self, reads: PlainReads, counters: Counters, send_forwarded: Callable[[], None]) -> None:
         self._found_at_once = reads.found_at_once
         self._set_server_lines = reads.set_server_lines
         self._counters = counters
@@ -99,7 +99,8 @@ class Turn:
         if self._reads:
             self._answer_reads()
         if self._answers:
-            answers, self._answers = self._answers, []
+            answers = self._answers[:]
+            self._answers.clear()
             for transport, descriptor, answer in answers:
                 write_now(transport, descriptor, answer)
 
@@ -107,12 +108,14 @@ class Turn:
         reads, self._reads = self._reads, []
         self.server_lines(reads[0][0].server_state)
         found = self._found_at_once([key for _, key, _ in reads])
+        sweeps, answers = reads[0][0].sweeps, self._answers  # all connections of a node are swept together
+        self._counters.fast_answers += len(reads)  # before the clients have the answers
         for (reader, key, data), answer in zip(reads, found, strict=True):
             if isinstance(answer, bytes) and reader.idle_since is not None:
-                reader.idle_since = reader.sweeps
-                self._counters.fast_answers += 1
-                self._answers.append((reader.transport, reader.descriptor, answer))
+                reader.idle_since = sweeps
+                answers.append((reader.transport, reader.descriptor, answer))
                 continue
+            self._counters.fast_answers -= 1
             if isinstance(answer, bytes):
                 self._counters.keys_found -= 1  # the request waits behind another, and counts the key again
                 answer = None

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from queryable_app.errors import Failure
+from queryable_app.policy.routing import not_hosted_here
 from queryable_app.serve.reads import peer_reads
 from queryable_app.serve.reads.peer_reads import ReplicasLost
-from queryable_app.serve.reads.point import Reads, not_hosted_here
+from queryable_app.serve.reads.point import Reads
 from queryable_app.serve.store.replica import Replica, wait_for_any
 from queryable_app.serve.store.replica_changes import Portion, gives_changes, needed_position, read_changes
 from queryable_app.wire.change_log import Mark

@@ -17,9 +17,10 @@ from typing import Final, TypeVar
 from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure, Reason
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.policy.freshness import ReadOptions, absent
+from queryable_app.policy.routing import not_hosted_here
 from queryable_app.serve.reads.chosen_replica import ChosenReplica
 from queryable_app.serve.reads.peer_reads import Chosen, Positions, ReplicasLost
-from queryable_app.serve.reads.point import Reads, not_hosted_here
+from queryable_app.serve.reads.point import Reads
 from queryable_app.serve.reads.remote_search import RemoteSearch
 from queryable_app.serve.reads.replica_progress import ReplicaProgress, positions_of, progress_of
 from queryable_app.serve.reads.scans import gather_or_cancel

@@ -10,11 +10,11 @@ import pytest
 from uvicorn.server import ServerState
 
 from queryable_app.errors import Failure
+from queryable_app.policy.routing import not_hosted_here
 from queryable_app.serve.base import background
 from queryable_app.serve.base.counters import Counters
 from queryable_app.serve.base.write_now import NO_SOCKET
 from queryable_app.serve.http.turn import WAITING_MAX, Turn
-from queryable_app.serve.reads.point import not_hosted_here
 
 SENT = "the forwarded reads are sent"
 ABSENT, ELSEWHERE = b"absent", b"elsewhere"

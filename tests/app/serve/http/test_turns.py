@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from queryable_app.errors import Failure
+from queryable_app.policy.routing import not_hosted_here
 from queryable_app.serve.api.guard import PIECE_BYTES
 from queryable_app.serve.http.fast_lane import FastLane
-from queryable_app.serve.reads.point import not_hosted_here
 from tests.support.certificates import CertificateAuthority
 from tests.support.served import Served, served
 from tests.support.tls_node import connect, tls_node, trusting

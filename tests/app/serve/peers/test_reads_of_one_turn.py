@@ -9,9 +9,9 @@ from typing import Any, cast
 from queryable_app.errors import Failure
 from queryable_app.policy.attempts import Attempts, HedgeBudget
 from queryable_app.policy.failure_detector import PeerHealth
+from queryable_app.policy.routing import not_hosted_here
 from queryable_app.serve.peers.forwarded_reads import ForwardedRead, ForwardedReads
 from queryable_app.serve.peers.peers import Peers
-from queryable_app.serve.reads.point import not_hosted_here
 
 BODY = b"1"
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\nqt-hops: 0\r\n\r\n"

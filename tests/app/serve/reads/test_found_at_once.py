@@ -13,7 +13,7 @@ import pytest
 from queryable_app.errors import Failure, Reason
 from queryable_app.serve.base.answer_reservation import SMALL_ANSWER_BYTES
 from queryable_app.serve.node import Node
-from queryable_app.serve.reads import point
+from queryable_app.serve.reads import plain_reads, point
 from queryable_app.serve.reads.point import Reads
 from queryable_app.serve.reads.replica_progress import progress_of
 from tests.support.node import open_node, put, slice_payload
@@ -27,7 +27,8 @@ NOW_MS = 1_000_000
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop the clock, so that a busy machine makes no cache entry old."""
-    monkeypatch.setattr(point, "monotonic_ms", lambda: NOW_MS)
+    for module in (plain_reads, point):
+        monkeypatch.setattr(module, "monotonic_ms", lambda: NOW_MS)
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def opened(node: Node) -> Reads:
     """Return reads with the server's header lines."""
     reads = Reads(node)
-    reads.set_server_lines(SERVER)
+    reads.plain.set_server_lines(SERVER)
     return reads
 
 
@@ -62,7 +63,7 @@ def warmed(node: Node) -> Reads:
 
 def at_once(reads: Reads, key: bytes) -> bytes | Failure | None:
     """Return what a plain read of the key alone finds."""
-    (answer,) = reads.found_at_once([key])
+    (answer,) = reads.plain.found_at_once([key])
     return answer
 
 
@@ -147,7 +148,8 @@ def test_state_after_a_slice_is_shown(node: Node) -> None:
 def test_moment_later_has_its_own_lag(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the shared headers are old, the lag in them is computed again."""
     reads = warmed(node)
-    monkeypatch.setattr(point, "monotonic_ms", lambda: NOW_MS + 60)
+    for module in (plain_reads, point):
+        monkeypatch.setattr(module, "monotonic_ms", lambda: NOW_MS + 60)
 
     answer = at_once(reads, b"a")
 
@@ -177,7 +179,8 @@ def test_replica_that_may_not_answer_is_left(node: Node, monkeypatch: pytest.Mon
     """A replica beyond the resource's bound on the lag answers nothing."""
     node.apply_read_settings(replace(node.read_settings, max_lag_ms=20))
     reads = warmed(node)
-    monkeypatch.setattr(point, "monotonic_ms", lambda: NOW_MS + 30)
+    for module in (plain_reads, point):
+        monkeypatch.setattr(module, "monotonic_ms", lambda: NOW_MS + 30)
 
     answers = [at_once(reads, b"a") for _ in range(2)]  # with old shared headers, and with new ones
 
@@ -221,15 +224,15 @@ def test_scattered_keys_are_left(node: Node) -> None:
 def test_drain_and_strong_reads_end_it(node: Node) -> None:
     """While plain reads wait for Kafka, or connections are to be closed, no read is answered at once."""
     reads = warmed(node)
-    states = [reads.answers_at_once]
+    states = [reads.plain.answers_at_once]
 
     for consistency in ("strong", "bounded"):
         node.apply_read_settings(replace(node.read_settings, consistency=consistency))
-        states.append(reads.answers_at_once)
+        states.append(reads.plain.answers_at_once)
         assert (at_once(reads, b"a") is None) == (consistency == "strong")
     node.drain()
 
-    assert [*states, reads.answers_at_once] == [True, False, True, False]
+    assert [*states, reads.plain.answers_at_once] == [True, False, True, False]
     assert at_once(reads, b"a") is None
 
 
@@ -245,7 +248,7 @@ def test_each_key_of_many_has_its_own_answer(node: Node, monkeypatch: pytest.Mon
     reads = warmed(node)
     found = node.counters.keys_found
 
-    answers = reads.found_at_once([b"missing", b"a", b"expires", b"a", b"deleted"])
+    answers = reads.plain.found_at_once([b"missing", b"a", b"expires", b"a", b"deleted"])
 
     assert node.counters.keys_found == found + 2
     assert answers == [None, in_full(reads, b"a"), None, in_full(reads, b"a"), None]
@@ -255,7 +258,7 @@ def test_new_server_lines_are_in_the_next_answer(node: Node) -> None:
     """When the server's header lines change, such as its date, the answers have the new ones at once."""
     reads = warmed(node)
     before = at_once(reads, b"a")
-    reads.set_server_lines(b"date: tomorrow\r\n")
+    reads.plain.set_server_lines(b"date: tomorrow\r\n")
 
     assert isinstance(before, bytes)
     assert at_once(reads, b"a") == before.replace(SERVER, b"date: tomorrow\r\n")
@@ -264,10 +267,10 @@ def test_new_server_lines_are_in_the_next_answer(node: Node) -> None:
 def test_key_of_another_node_is_known_without_a_read(node: Node) -> None:
     """A key that only other nodes host has the failure of every other read, and a key of this node has none."""
     reads = warmed(node)
-    assert reads.hosted_elsewhere(b"a") is None
+    assert reads.plain.hosted_elsewhere(b"a") is None
     with pytest.MonkeyPatch.context() as patch:
         patch.delitem(node.replicas.by_partition, 0)
-        failure = reads.hosted_elsewhere(b"a")
+        failure = reads.plain.hosted_elsewhere(b"a")
         with pytest.raises(Failure) as raised:
             reads.point(b"a", reads.defaults)
     assert failure is not None
