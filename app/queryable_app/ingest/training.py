@@ -40,6 +40,7 @@ from queryable_app.platform.file_lock import locked
 from queryable_app.platform.jars import JarsError, cache_dir, connector_jars
 from queryable_app.platform.kafka_clients import KafkaUnavailable
 from queryable_app.platform.log import event
+from queryable_app.platform.priority import take_idle_time_only
 from queryable_app.wire import row_frames
 
 _UNREACHABLE_BROKER: Final = "127.0.0.1:1"
@@ -61,7 +62,7 @@ _SQL: Final = "SELECT key, upper(value.a) AS a, value.b AS b FROM records WHERE 
 
 
 def main() -> int:
-    take_lowest_priority()
+    take_idle_time_only()  # the JVM too
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(1))
     try:
@@ -99,13 +100,6 @@ def make_archive(cache: Path, jars: Sequence[Path], wait_seconds: float = 0) -> 
                     event("class-archive", failed="Java has written no archive")
             remove_old_archives(cache)
     return archive.exists()
-
-
-def take_lowest_priority() -> None:
-    """Run only on time and disk that no other process wants. The JVM inherits it."""
-    os.nice(19)
-    if sys.platform == "linux":
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _train(archive: Path, scratch: Path, cache: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from queryable_app.platform.priority import take_idle_time_only
 from queryable_app.platform.processes import Process
 
 _QUIET_SECONDS: Final = 30.0
@@ -48,6 +49,7 @@ class ClassTraining:
                 self._start_at = None
                 self._log.unlink(missing_ok=True)
                 self.process = Process(self._command, self._log, inherited=self._inherited)
+                take_idle_time_only(self.process.pid)  # from its first import on
             return None
         if self.process is None:
             return None

@@ -59,20 +59,6 @@ def test_node_starts_without_an_archive(tmp_path: Path, capsys: pytest.CaptureFi
     assert list(tmp_path.iterdir()) == [jar]
 
 
-def test_training_has_the_lowest_priority() -> None:
-    """Training and its JVM get only the CPU that other processes leave."""
-    code = (
-        "from queryable_app.ingest.training import take_lowest_priority; take_lowest_priority(); import os; "
-    )
-    code += "print(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0) == os.SCHED_IDLE)"
-
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
-    )
-
-    assert run.stdout.split() == ["19", "True"]
-
-
 def test_training_can_wait_for_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `--wait`, a second training ends with the archive that the first one makes."""
     jars, waits, results = [tmp_path / "a.jar"], threading.Event(), list[bool]()

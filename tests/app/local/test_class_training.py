@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -38,6 +39,21 @@ def test_training_is_reported_once(tmp_path: Path) -> None:
     finally:
         assert isinstance(training.process, Process)
         stop([training.process], 10)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a policy for idle time")
+def test_training_takes_idle_time_only(tmp_path: Path) -> None:
+    """The process leaves reads their time from its start on, while it imports and only finds that there is an archive."""
+    training = ClassTraining(
+        tmp_path / "log", quiet_seconds=0, command=command("import time; time.sleep(600)")
+    )
+    training.tick()
+    process = training.process
+    assert process is not None
+    try:
+        assert os.sched_getscheduler(process.pid) == os.SCHED_IDLE
+    finally:
+        process.kill()
 
 
 @pytest.mark.parametrize("code", [0, 1])
