@@ -7,15 +7,17 @@ group of its own, and its values have no effect beyond it: there the requests fo
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Final
 
 LOWEST: Final = 19
 
 _THIS_PROCESS: Final = 0
+_ATTEMPTS: Final = 5
+_PAUSE_SECONDS: Final = 0.1
 
 
 def yield_processor(nice: int, pid: int = _THIS_PROCESS) -> None:
@@ -23,8 +25,15 @@ def yield_processor(nice: int, pid: int = _THIS_PROCESS) -> None:
     os.setpriority(os.PRIO_PROCESS, pid, nice)
     if os.getsid(pid) != (pid or os.getpid()):
         return  # the group has other processes
-    with contextlib.suppress(OSError):  # there are no such groups, or this user has changed several just now
-        Path(f"/proc/{pid or 'self'}/autogroup").write_text(str(nice))
+    for _ in range(_ATTEMPTS):
+        try:
+            Path(f"/proc/{pid or 'self'}/autogroup").write_text(str(nice))
+        except BlockingIOError:  # all users but root together may change one group in a tenth of a second
+            time.sleep(_PAUSE_SECONDS)
+        except OSError:  # there are no such groups here
+            return
+        else:
+            return
 
 
 def take_idle_time_only(pid: int = _THIS_PROCESS) -> None:
