@@ -9,7 +9,6 @@ import sys
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from queryable_app.config.topic_spec import SpecError
 from queryable_app.contract import NodeSettings, SettingsError, worker_settings
@@ -22,16 +21,12 @@ from queryable_app.platform.descriptors import descriptor_limit, raise_descripto
 from queryable_app.platform.jars import JarsError, cache_dir
 from queryable_app.platform.log import configure, event
 from queryable_app.platform.mounted_files import read_node_spec
-from queryable_app.platform.priority import yield_processor
 from queryable_app.policy.descriptor_plan import descriptor_shortage
-
-_NICE: Final = 5  # on a busy core reads get three times as much of it: their tail is a third shorter
 
 
 def main() -> int:
     forbid_core_dumps()  # the JVM inherits it
     raise_descriptor_limit()  # the JVM inherits it
-    yield_processor(_NICE)  # the JVM too
     configure()
     try:
         settings = NodeSettings.from_env()

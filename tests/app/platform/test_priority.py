@@ -1,4 +1,4 @@
-"""Test the priority of processes that yield the processor, with real processes."""
+"""Test the priority of processes that run on idle time only, with real processes."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from queryable_app.platform.priority import LOWEST, take_idle_time_only, yield_processor
+from queryable_app.platform.priority import LOWEST, take_idle_time_only
 from queryable_app.platform.processes import Process
 
 _SHOW = """
-import os, subprocess, sys
+import os, sys
 from pathlib import Path
 group = Path("/proc/self/autogroup")
-print(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0) == os.SCHED_IDLE,
+print(os.getpriority(os.PRIO_PROCESS, 0), sys.platform != "linux" or os.sched_getscheduler(0) == os.SCHED_IDLE,
       group.read_text().split()[-1] if group.exists() and group.read_text() else "none")
 """
-_YIELD = "from queryable_app.platform.priority import yield_processor; yield_processor(5)\n"
-_WITH_A_CHILD = (
-    _YIELD + 'import subprocess, sys; subprocess.run([sys.executable, "-c", sys.argv[1]], check=True)'
-)
+_YIELD = "from queryable_app.platform.priority import take_idle_time_only; take_idle_time_only()\n"
+_RUN_ANOTHER = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)\n"
 
 
 def shown(*arguments: str) -> list[str]:
@@ -38,27 +36,22 @@ def shown(*arguments: str) -> list[str]:
     return run.stdout.split()
 
 
-def test_process_and_its_children_yield() -> None:
-    """A process that yields has the nice value, and so has one that it starts afterwards."""
-    assert shown(_WITH_A_CHILD, _SHOW)[0] == "5"
+def test_process_and_those_that_it_starts_have_the_lowest_priority() -> None:
+    """A process takes only the time that others leave, and so does one that it starts afterwards."""
+    assert shown(_YIELD + _RUN_ANOTHER, _SHOW)[:2] == [str(LOWEST), "True"]
 
 
 def test_group_of_a_session_yields_with_its_leader() -> None:
     """A process that leads its session yields to the other sessions too, where Linux makes a group of each."""
-    nice, _, group = shown(_YIELD + _SHOW)
-
-    assert nice == "5"
-    assert group in ("5", "none")
+    assert shown(_YIELD + _SHOW)[2] in (str(LOWEST), "none")
 
 
 def test_group_of_others_stays_as_it_is() -> None:
     """A process that yields leaves the group of a session alone that another process leads."""
-    leader = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)\n"
-
-    assert shown(leader + _SHOW, _YIELD)[2] in ("0", "none")
+    assert shown(_RUN_ANOTHER + _SHOW, _YIELD)[2] in ("0", "none")
 
 
-def test_process_takes_idle_time_only_from_its_start_on(tmp_path: Path) -> None:
+def test_another_process_yields_from_its_start_on(tmp_path: Path) -> None:
     """A process that this one starts can be given the lowest priority before it does anything."""
     process = Process([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "log")
     try:
@@ -71,7 +64,7 @@ def test_process_takes_idle_time_only_from_its_start_on(tmp_path: Path) -> None:
         process.kill()
 
 
-def test_priority_of_a_process_that_has_ended() -> None:
+def test_priority_of_a_process_that_is_no_more() -> None:
     """The priority of a process that is no more raises the error of the system."""
     with pytest.raises(ProcessLookupError):
-        yield_processor(5, 2**22 + 1)
+        take_idle_time_only(2**22 + 1)
