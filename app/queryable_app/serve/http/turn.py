@@ -99,8 +99,7 @@ class Turn:
         if self._reads:
             self._answer_reads()
         if self._answers:
-            answers = self._answers[:]
-            self._answers.clear()
+            answers, self._answers = self._answers, []
             for transport, descriptor, answer in answers:
                 write_now(transport, descriptor, answer)
 
@@ -108,12 +107,12 @@ class Turn:
         reads, self._reads = self._reads, []
         self.server_lines(reads[0][0].server_state)
         found = self._found_at_once([key for _, key, _ in reads])
-        sweeps, answers = reads[0][0].sweeps, self._answers  # all connections of a node are swept together
+        sweeps = reads[0][0].sweeps  # all connections of a node are swept together
         self._counters.fast_answers += len(reads)  # before the clients have the answers
         for (reader, key, data), answer in zip(reads, found, strict=True):
             if isinstance(answer, bytes) and reader.idle_since is not None:
                 reader.idle_since = sweeps
-                answers.append((reader.transport, reader.descriptor, answer))
+                self._answers.append((reader.transport, reader.descriptor, answer))
                 continue
             self._counters.fast_answers -= 1
             if isinstance(answer, bytes):
