@@ -22,6 +22,9 @@ from tests.support.served import Served
 from tests.support.wire import request, wire
 
 CLIENTS: Final = Path(__file__).parent / "clients"
+MULTI_GET: Final = (
+    "/v1/multi-get?deadline-ms=30000"  # a large body takes longer than the default on a busy machine
+)
 
 
 class Step(NamedTuple):
@@ -51,17 +54,17 @@ def steps(tmp_path: Path) -> list[Step]:
         Step("GET", "/v1/keys/missing%20%2F"),
         Step("HEAD", "/v1/keys/key-000002"),
         Step("HEAD", "/v1/scan"),
-        Step("POST", "/v1/multi-get", small),
-        Step("POST", "/v1/multi-get", broken),
-        Step("POST", "/v1/multi-get", large),
-        Step("POST", "/v1/multi-get", small, "chunked"),
-        Step("POST", "/v1/multi-get", large, "chunked"),
-        Step("POST", "/v1/multi-get", small, "expect"),
-        Step("POST", "/v1/multi-get", large, "expect"),
-        Step("GET", "/v1/count"),
-        Step("GET", "/v1/scan?limit=1000"),
+        Step("POST", MULTI_GET, small),
+        Step("POST", MULTI_GET, broken),
+        Step("POST", MULTI_GET, large),
+        Step("POST", MULTI_GET, small, "chunked"),
+        Step("POST", MULTI_GET, large, "chunked"),
+        Step("POST", MULTI_GET, small, "expect"),
+        Step("POST", MULTI_GET, large, "expect"),
+        Step("GET", "/v1/count?deadline-ms=30000"),
+        Step("GET", "/v1/scan?limit=1000&deadline-ms=30000"),
         *(Step("GET", f"/v1/keys/key-{n:06}", how="together") for n in range(20)),
-        *(Step("POST", "/v1/multi-get", small, "together") for _ in range(20)),
+        *(Step("POST", MULTI_GET, small, "together") for _ in range(20)),
     ]
 
 

@@ -283,7 +283,8 @@ def test_deleted_internal_topic_gives_no_wrong_number(
         before = served(system)
         if on_data_loss == "Fail":
             ingest = psutil.Process(system.pid("ingest"))
-            with suspended([ingest, *ingest.children(recursive=True)]):  # until the records are gone
+            family = [ingest, *ingest.children(recursive=True)]
+            with suspended(family):  # until the records are gone
                 topics.produce(kafka.bootstrap, topic, [record(dice) for _ in range(500)])
                 eventually(
                     "the job writes",
@@ -293,7 +294,8 @@ def test_deleted_internal_topic_gives_no_wrong_number(
                     "position"
                 ]  # what the job wrote before ingest was suspended is applied by now
                 topics.truncate(kafka.bootstrap, internal, {0: reached + 50})
-                ingest.kill()
+                for process in family:  # none may hand over what the broker has sent it meanwhile
+                    process.kill()
             gone = f"records from {reached} to {reached + 50} are gone from the log"
             eventually(
                 "a replica fails", lambda: gone in str(system.partition(0)["failed"]), 300, story=system.tail
