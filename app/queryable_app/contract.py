@@ -46,6 +46,10 @@ CHECKPOINTS_DIRECTORY: Final = "checkpoints"  # below the application's director
 
 WORKERS_MAX: Final = 64
 
+SERVE_ENV: Final[Mapping[str, str]] = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""More variables of serve: glibc asks for pages of 2 MB, so that a read of a large cache waits less often for an address to be
+translated. A kernel or a C library without them ignores it."""
+
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _PORTS: Final = re.compile(r"[0-9]{1,5}(,[0-9]{1,5})*")
 _PORT_MAX: Final = 65_535

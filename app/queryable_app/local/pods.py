@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import httpx
 
-from queryable_app.contract import ENV_PREFIX, NodeSettings, worker_settings
+from queryable_app.contract import ENV_PREFIX, SERVE_ENV, NodeSettings, worker_settings
 from queryable_app.local.data_directory import DataDirectory
 from queryable_app.local.desired_scale import DesiredScale
 from queryable_app.local.placement_controller import PLACEMENT_FILE
@@ -65,9 +65,10 @@ class Pod:
 
     def _supervised(self, role: str) -> SupervisedProcess:
         command = [sys.executable, "-m", f"queryable_app.{role}"]
+        environ = {**SERVE_ENV, **self._environ} if role == "serve" else self._environ
 
         def start() -> Process:
-            return Process(command, self.log(role), self._environ, [self._data.lock])
+            return Process(command, self.log(role), environ, [self._data.lock])
 
         return SupervisedProcess(f"{role} of {self.name}", start, start())
 

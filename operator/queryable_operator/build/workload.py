@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from queryable_app.config.tls import CA_FILE
-from queryable_app.contract import DEFAULT_PORT, ENV_PREFIX
+from queryable_app.contract import DEFAULT_PORT, ENV_PREFIX, SERVE_ENV
 from queryable_operator.build.children import child
 from queryable_operator.build.policies import TOKEN_KEY
 from queryable_operator.build.settings_map import GROUP_KEY_FORMAT_KEY, PLACEMENT_KEY, SPEC_KEY
@@ -175,6 +175,8 @@ def _containers(
         for name, port in {"http": DEFAULT_PORT, **PodLayout.of(view.raw).worker_ports}.items()
     ]
     serve = container("serve")
+    given = {variable["name"] for variable in env}
+    serve["env"] = [*env, *({"name": k, "value": v} for k, v in SERVE_ENV.items() if k not in given)]
     # ingest verifies no tokens and accepts no connections
     serve["volumeMounts"] = [
         *mounts,

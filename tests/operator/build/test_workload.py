@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queryable_app.contract import NodeSettings
+from queryable_app.contract import SERVE_ENV, NodeSettings
 from queryable_operator.build.workload import larger_claim, pod_template, stateful_set
 from queryable_operator.spec import names
 from queryable_operator.spec.pods import PodIndex
@@ -195,6 +195,19 @@ def test_kafka_secret_is_mounted_as_files() -> None:
 def test_draining_node_has_time_for_its_requests() -> None:
     """After the drain, time is left for requests in progress."""
     assert int(env(view())["QT_DRAIN_SECONDS"]) + 30 <= pod(view())["terminationGracePeriodSeconds"]
+
+
+def test_serve_asks_for_large_pages() -> None:
+    """serve has the variables that are for it alone, and ingest does not."""
+    assert SERVE_ENV.items() <= env(view(), 0).items()
+    assert not SERVE_ENV.keys() & env(view(), 1).keys()
+
+
+def test_variable_of_the_pod_template_stays() -> None:
+    """Settings of glibc in podTemplate reach both processes as they are, and the API server sees the name once."""
+    given = {"name": "GLIBC_TUNABLES", "value": "glibc.malloc.arena_max=2"}
+    for container in containers(view(podTemplate={"env": [given]})):
+        assert [v for v in container["env"] if v["name"] == given["name"]] == [given]
 
 
 # What the resource adds.

@@ -26,6 +26,10 @@ from queryable_app.serve.store.walking import read_all, walk
 from queryable_app.wire.disk_format import HISTORY, INDEX, META
 
 _RETRY_MS: Final = 1000
+_FLUSHED_BYTES_MIN: Final = 1 << 20  # a smaller memtable is searched as fast as files
+_COMPACTED_BYTES_MAX: Final = (
+    64 << 20
+)  # half a second of a core; RocksDB compacts more by itself, when it has four new files
 
 
 class Database:
@@ -132,6 +136,17 @@ class Database:
             for family in (self._index, self._versions):
                 if family is not None:
                     family.compact_range(None, None)
+
+    def settle(self) -> None:
+        """Arrange the rows for point reads after many were written: in files in place of memtables, and in few files.
+
+        Slow; do not call it on the event loop."""
+        with self._in_thread(), suppress(Exception):  # as in `compact`
+            if self.unflushed_bytes() >= _FLUSHED_BYTES_MIN:
+                self._flush_families()
+            files = int(self._db.property_value("rocksdb.num-files-at-level0") or 0)
+            if files > 1 and self._total("rocksdb.total-sst-files-size") <= _COMPACTED_BYTES_MAX:
+                self._db.compact_range(None, None)
 
     def cancel_compaction(self) -> None:
         """Cancel compactions for good. Call it right before `close`."""

@@ -47,6 +47,8 @@ class Replica:
         """Why the replica stopped for good."""
         self.retrying: Retry | None = None
         """Set after a write or an opening fails, until the store is open again."""
+        self.settled = True
+        """False from when the replica becomes complete until the sweeper has settled its store."""
         self.absent: str | None = None
         """Why the replica has no store at present, such as "is being copied from another node"."""
         self.accepts_slices = True
@@ -196,6 +198,7 @@ class Replica:
         changes = (deletes, clock, sources, entries, deleted_ranges)
         if not state.complete and self._reaches_end(state, sources):
             state = state._replace(complete=True)
+            self.settled = False
         if self.write(lambda store: store.apply(puts, state, last_bad, *changes)):
             self._position_changed()
 

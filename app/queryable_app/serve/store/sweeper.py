@@ -1,4 +1,4 @@
-"""Delete dead rows: expired ones, and old tombstones. Remove old changes from the log, and old versions.
+"""Delete dead rows: expired ones, and old tombstones. Remove old changes from the log, and old versions. Settle new stores.
 
 Strategy: a pass walks every store in steps of at most 2 ms and rests nine times as long after each, so it takes at most a tenth
 of the event loop. A step deletes rows without yielding to the loop, so no newer row of a key can arrive between the check and the
@@ -6,6 +6,8 @@ delete. After a pass that deleted many rows, a thread compacts the range and fre
 
 Windows and entries expire by the event time of their partition, so that a replica that hydrates late deletes none that still
 counts.
+
+When all replicas of the node are complete, the stores of those that became so are settled, one by one, each in a thread.
 
 A pass sees every key. So right after a store was opened, one pass completes the estimate of its keys.
 
@@ -17,7 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVarTuple, Unpack
 from weakref import WeakSet
 
 from queryable_app.errors import Failure
@@ -29,6 +32,8 @@ from queryable_app.serve.store.replicas import Replicas
 from queryable_app.serve.store.store import Store
 from queryable_app.serve.store.store_errors import StoreError
 from queryable_app.wire.disk_format import ROW_HEADER, TOMBSTONE, TOMBSTONE_RETENTION_MS
+
+A = TypeVarTuple("A")
 
 STEP_SECONDS: Final = 0.002
 _REST_FACTOR: Final = 9
@@ -74,6 +79,7 @@ class Sweeper(Background):
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             everything = time.monotonic() >= next_pass
+            await self.settle()
             for replica in list(self._replicas.by_partition.values()):
                 if replica.writable and (everything or self._is_uncounted(replica.store)):
                     with guarded("Sweeper"):
@@ -86,6 +92,17 @@ class Sweeper(Background):
     def _is_uncounted(self, store: Store) -> bool:
         """Return True once for each store that opened with rows. If that walk fails, the next pass repeats it."""
         return not store.keys.whole and store not in self._walked
+
+    async def settle(self) -> None:
+        """Settle the stores of replicas that have become complete, unless another one still needs the cores to hydrate."""
+        writable = [replica for replica in self._replicas.by_partition.values() if replica.writable]
+        if not all(replica.complete for replica in writable):
+            return
+        for replica in writable:
+            if not replica.settled and replica.writable:
+                replica.settled = True
+                with guarded("Sweeper"):
+                    await _in_thread(replica.store, replica.store.settle)
 
     async def sweep(self, replica: Replica) -> int:
         """Walk one replica, and return how many rows were deleted."""
@@ -110,7 +127,7 @@ class Sweeper(Background):
             if walked is not None and replica.opened and replica.store is walked:
                 walked.keys.whole = True
             if deleted >= _COMPACT_ROWS_MIN and replica.opened:
-                await _compact(replica.store, first, last + b"\0")
+                await _in_thread(replica.store, replica.store.compact, first, last + b"\0")
         return deleted
 
     async def _sweep_versions(self, replica: Replica) -> None:
@@ -165,8 +182,9 @@ class Sweeper(Background):
         return dead, next_key
 
 
-async def _compact(store: Store, start: bytes, stop: bytes) -> None:
-    compacting = asyncio.create_task(asyncio.to_thread(store.compact, start, stop))
+async def _in_thread(store: Store, compact: Callable[[Unpack[A]], None], *args: *A) -> None:
+    """Run a compaction of the store in a thread, and cancel it with the task."""
+    compacting = asyncio.create_task(asyncio.to_thread(compact, *args))
     try:
         await asyncio.shield(compacting)
     except asyncio.CancelledError:

@@ -31,6 +31,10 @@ def keys(node: Node) -> list[bytes]:
     return [key for key, _ in node.replicas.by_partition[0].store.rows()]
 
 
+def level_0_files(node: Node) -> int:
+    return int(node.replicas.by_partition[0].store._db.property_value("rocksdb.num-files-at-level0") or 0)
+
+
 def sweep(node: Node) -> int:
     return asyncio.run(Sweeper(node.replicas, 1000).sweep(node.replicas.by_partition[0]))
 
@@ -138,6 +142,44 @@ def test_sweep_frees_the_space_of_expired_rows(node: Node) -> None:
     assert sweep(node) == 30_000
 
     assert replica.store.size_bytes() < before / 4
+
+
+def test_store_of_a_complete_replica_is_settled(node: Node) -> None:
+    """Once its replica is complete, a store has its rows in one file, where point reads find them sooner."""
+    replica = node.replicas.by_partition[0]
+    for start in range(0, 30_000, 10_000):
+        node.slices.apply(
+            slice_payload(*(put(o, b"%06d" % o, b"v" * 100) for o in range(start, start + 10_000)))
+        )
+        if start < 20_000:
+            replica.store.flush()
+
+    asyncio.run(Sweeper(node.replicas, None).settle())
+    assert level_0_files(node) == 2  # it is not complete
+    assert replica.store.unflushed_bytes() > 1_000_000
+
+    replica.note_end_offset(NOW_MS, replica.position)
+    asyncio.run(Sweeper(node.replicas, None).settle())
+    assert level_0_files(node) == 0
+    assert replica.store.unflushed_bytes() < 100_000
+    assert len(keys(node)) == 30_000
+
+
+def test_stores_wait_for_the_last_hydration(tmp_path: Path) -> None:
+    """While a replica still hydrates, it has the cores: no store of the node is settled."""
+    node = open_node(tmp_path, partitions=2)
+    first, second = (node.replicas.by_partition[partition] for partition in range(2))
+    node.slices.apply(slice_payload(*(put(o, b"%06d" % o, b"v" * 200) for o in range(10_000))))
+    first.note_end_offset(NOW_MS, first.position)
+    assert first.complete
+
+    asyncio.run(Sweeper(node.replicas, None).settle())
+    assert first.store.unflushed_bytes() > 1_000_000
+
+    second.note_end_offset(NOW_MS, 0)
+    asyncio.run(Sweeper(node.replicas, None).settle())
+    assert first.store.unflushed_bytes() < 100_000
+    node.replicas.close()
 
 
 def test_sweeper_stops_in_the_middle_of_a_pass(tmp_path: Path) -> None:
