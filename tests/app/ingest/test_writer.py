@@ -311,8 +311,35 @@ def test_single_rows_are_sent_without_delay(spark: SparkSession, sink: RowSink) 
     writer.close(None)
 
 
+def test_rows_that_follow_by_chance_are_sent_at_once(spark: SparkSession, sink: RowSink) -> None:
+    """After a rest, three rows that come close together have a slice each: none waits for others."""
+    writer = new_writer(spark, sink)
+    writer.open(0, 0)
+    for row in java_rows(spark, [(n, b"k", b"v") for n in range(3)]):
+        writer.process(row)
+    writer.close(None)
+
+    assert [found.rows for found, _ in sink.slices] == [1, 1, 1]
+
+
+def test_rows_that_come_fast_share_slices(spark: SparkSession, sink: RowSink) -> None:
+    """Of rows that arrive faster than one in a millisecond, those of a millisecond are sent together."""
+    stream_5000_rows(spark, sink)
+
+    assert len(sink.slices) < 2500  # even if the machine is so busy that the rows take two seconds
+
+
 def test_rows_are_sent_in_order_and_in_bounded_slices(spark: SparkSession, sink: RowSink) -> None:
     """Slices follow one another in order, and none is larger than serve accepts in one write."""
+    stream_5000_rows(spark, sink)
+
+    assert [row.offset for row in sink.rows()] == list(range(5000))
+    assert all(0 < found.rows <= 1000 for found, _ in sink.slices)
+    assert all(found.first_offset == rows[0].offset for found, rows in sink.slices)
+
+
+def stream_5000_rows(spark: SparkSession, sink: RowSink) -> None:
+    """Run a query that writes rows as fast as they are read from a file."""
     frame = spark.range(0, 5000, 1, 1).selectExpr(
         "0 AS partition",
         "id AS offset",
@@ -330,10 +357,6 @@ def test_rows_are_sent_in_order_and_in_bounded_slices(spark: SparkSession, sink:
     stream = stream.option("checkpointLocation", str(sink.path.parent / "checkpoint"))
     stream._jwrite = stream._jwrite.foreach(writer)
     stream.start().awaitTermination(60)
-
-    assert [row.offset for row in sink.rows()] == list(range(5000))
-    assert all(0 < found.rows <= 1000 for found, _ in sink.slices)
-    assert all(found.first_offset == rows[0].offset for found, rows in sink.slices)
 
 
 @pytest.mark.parametrize("size", [200_000, 262_144, 5_000_000])

@@ -18,8 +18,8 @@ import org.apache.spark.sql.catalyst.InternalRow;
  *
  * Strategy: a buffer collects rows into the next slice; docs/protocols.md has the layout of slices
  * and wire/disk_format.py that of rows. The writer does what is cheap in Java and expensive in Python: decoding checks,
- * key order, row headers, hashes. A lone row is sent at once; rows that arrive within a millisecond of the last send are
- * sent together. Any failure ends the task and the query, and ingest's supervisor starts a new one at the store's position.
+ * key order, row headers, hashes. A row is sent at once, unless rows arrive faster than one in a millisecond: then those of a
+ * millisecond are sent together, after the first few. Any failure ends the task and the query, and ingest's supervisor starts a new one at the store's position.
  *
  * Columns: partition int, offset long, timestamp ms long, key binary, value binary; and after the user's SQL also dropped
  * boolean and problem string (null: none). An aggregate view has those seven, and then the columns of Contribution; its value
@@ -38,7 +38,8 @@ public final class RowWriter extends PlainRows {
   private static final int ROW_HEADER = 1 + 8 + 8 + 8; // disk_format.ROW_HEADER
   private static final int ROWS_MAX = 1000;
   private static final int BYTES_MAX = 256 * 1024;
-  private static final long SEND_AFTER_NANOS = 1000000L;
+  private static final long SEND_EVERY_NANOS = 1000000L;
+  private static final int SENDS_AT_ONCE = 3; // after a rest: of rows that arrive by chance, few follow so close
 
   /** A file for `bench/freshness_doors.py`: when each slice began and was sent. */
   private static final String DOORS = System.getProperty("io.queryabletopics.doors");
@@ -60,7 +61,7 @@ public final class RowWriter extends PlainRows {
   private transient Thread sender;
   private transient int task;
   private transient long epoch;
-  private transient long lastSentNanos;
+  private transient long nextSendNanos;
   private transient long firstRowNanos;
   private transient PrintStream doors;
   private transient volatile boolean waiting; // the buffer holds rows that the sender must send
@@ -103,6 +104,7 @@ public final class RowWriter extends PlainRows {
     closed = false;
     waiting = false;
     failed = null;
+    nextSendNanos = System.nanoTime();
     buffer = allocate(BYTES_MAX);
     clear();
     try {
@@ -133,7 +135,7 @@ public final class RowWriter extends PlainRows {
     try {
       synchronized (this) {
         add(row);
-        if (rows >= ROWS_MAX || System.nanoTime() - lastSentNanos >= SEND_AFTER_NANOS) {
+        if (rows >= ROWS_MAX || System.nanoTime() - nextSendNanos >= 0) {
           send();
         } else if (!waiting) {
           waiting = true;
@@ -190,7 +192,7 @@ public final class RowWriter extends PlainRows {
         LockSupport.park(this);
         continue;
       }
-      LockSupport.parkNanos(this, SEND_AFTER_NANOS);
+      LockSupport.parkNanos(this, nextSendNanos - System.nanoTime());
       try {
         synchronized (this) {
           if (waiting && !closed) {
@@ -347,7 +349,8 @@ public final class RowWriter extends PlainRows {
       buffer = allocate(BYTES_MAX);
     }
     clear();
-    lastSentNanos = System.nanoTime();
+    long rested = System.nanoTime() - (SENDS_AT_ONCE - 1) * SEND_EVERY_NANOS;
+    nextSendNanos = SEND_EVERY_NANOS + (nextSendNanos - rested > 0 ? nextSendNanos : rested);
   }
 
   private void clear() {
