@@ -19,7 +19,8 @@ import org.apache.spark.sql.catalyst.InternalRow;
  * Strategy: a buffer collects rows into the next slice; docs/protocols.md has the layout of slices
  * and wire/disk_format.py that of rows. The writer does what is cheap in Java and expensive in Python: decoding checks,
  * key order, row headers, hashes. A row is sent at once, unless rows arrive faster than one in a millisecond: then those of a
- * millisecond are sent together, after the first few. Any failure ends the task and the query, and ingest's supervisor starts a new one at the store's position.
+ * millisecond are sent together, after the first few. Any failure ends the task and the query, and ingest's supervisor
+ * starts a new one at the store's position.
  *
  * Columns: partition int, offset long, timestamp ms long, key binary, value binary; and after the user's SQL also dropped
  * boolean and problem string (null: none). An aggregate view has those seven, and then the columns of Contribution; its value

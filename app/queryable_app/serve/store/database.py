@@ -26,10 +26,8 @@ from queryable_app.serve.store.walking import read_all, walk
 from queryable_app.wire.disk_format import HISTORY, INDEX, META
 
 _RETRY_MS: Final = 1000
-_FLUSHED_BYTES_MIN: Final = 1 << 20  # a smaller memtable is searched as fast as files
-_COMPACTED_BYTES_MAX: Final = (
-    64 << 20
-)  # half a second of a core; RocksDB compacts more by itself, when it has four new files
+_FLUSHED_BYTES_MIN: Final = 1 << 20  # less is not worth a file
+_COMPACTED_BYTES_MAX: Final = 64 << 20  # RocksDB compacts more by itself, from four new files on
 
 
 class Database:
