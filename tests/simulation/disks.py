@@ -383,6 +383,9 @@ class SimulatedStore:
     def flush(self) -> None:
         pass
 
+    def settle(self) -> None:
+        """Rows are always where they are found at once."""
+
     def unflushed_bytes(self) -> int:
         return 0
 
