@@ -323,7 +323,7 @@ def test_rows_that_follow_by_chance_are_sent_at_once(spark: SparkSession, sink: 
 
 
 def test_rows_that_come_fast_share_slices(spark: SparkSession, sink: RowSink) -> None:
-    """Of rows that arrive faster than one in a millisecond, those of a millisecond are sent together."""
+    """The writer sends rows together when they arrive faster than one in a millisecond."""
     stream_5000_rows(spark, sink)
 
     assert len(sink.slices) < 2500  # even if the machine is so busy that the rows take two seconds

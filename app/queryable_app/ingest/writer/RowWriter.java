@@ -351,8 +351,8 @@ public final class RowWriter extends PlainRows {
       buffer = allocate(BYTES_MAX);
     }
     clear();
-    long rested = System.nanoTime() - SAVED_NANOS;
-    nextSendNanos = SEND_EVERY_NANOS + (nextSendNanos - rested > 0 ? nextSendNanos : rested);
+    long now = System.nanoTime(); // slices that are full are sent sooner, and delay no later row
+    nextSendNanos = SEND_EVERY_NANOS + Math.min(now, Math.max(now - SAVED_NANOS, nextSendNanos));
   }
 
   private void clear() {

@@ -98,11 +98,16 @@ A = TypeVarTuple("A")
 T = TypeVar("T")
 
 
-async def in_thread(function: Callable[[Unpack[A]], T], *args: *A) -> T:
-    """Run the function in a thread. A cancellation waits for the thread, which cannot be cancelled and may still write files."""
+async def in_thread(
+    function: Callable[[Unpack[A]], T], *args: *A, on_cancel: Callable[[], None] | None = None
+) -> T:
+    """Run the function in a thread. A cancellation waits for the thread, which cannot be cancelled and may still write files;
+    `on_cancel` makes it end sooner."""
     running = asyncio.ensure_future(asyncio.to_thread(function, *args))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
+        if on_cancel is not None:
+            on_cancel()
         await asyncio.wait([running])
         raise

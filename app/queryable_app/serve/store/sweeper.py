@@ -19,12 +19,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Final, Protocol, TypeVarTuple, Unpack
+from typing import Final, Protocol
 from weakref import WeakSet
 
 from queryable_app.errors import Failure
-from queryable_app.serve.base.background import Background, guarded
+from queryable_app.serve.base.background import Background, guarded, in_thread
 from queryable_app.serve.store.history_sweep import VersionWalk, raise_floor
 from queryable_app.serve.store.replica import Replica
 from queryable_app.serve.store.replica_changes import remove_old_changes
@@ -32,8 +31,6 @@ from queryable_app.serve.store.replicas import Replicas
 from queryable_app.serve.store.store import Store
 from queryable_app.serve.store.store_errors import StoreError
 from queryable_app.wire.disk_format import ROW_HEADER, TOMBSTONE, TOMBSTONE_RETENTION_MS
-
-A = TypeVarTuple("A")
 
 STEP_SECONDS: Final = 0.002
 _REST_FACTOR: Final = 9
@@ -102,7 +99,7 @@ class Sweeper(Background):
             if not replica.settled and replica.writable:
                 replica.settled = True
                 with guarded("Sweeper"):
-                    await _in_thread(replica.store, replica.store.settle)
+                    await in_thread(replica.store.settle, on_cancel=replica.store.cancel_compaction)
 
     async def sweep(self, replica: Replica) -> int:
         """Walk one replica, and return how many rows were deleted."""
@@ -127,7 +124,8 @@ class Sweeper(Background):
             if walked is not None and replica.opened and replica.store is walked:
                 walked.keys.whole = True
             if deleted >= _COMPACT_ROWS_MIN and replica.opened:
-                await _in_thread(replica.store, replica.store.compact, first, last + b"\0")
+                store = replica.store
+                await in_thread(store.compact, first, last + b"\0", on_cancel=store.cancel_compaction)
         return deleted
 
     async def _sweep_versions(self, replica: Replica) -> None:
@@ -180,14 +178,3 @@ class Sweeper(Background):
         if dead:
             store.delete(dead)
         return dead, next_key
-
-
-async def _in_thread(store: Store, compact: Callable[[Unpack[A]], None], *args: *A) -> None:
-    """Run a compaction of the store in a thread, and cancel it with the task."""
-    compacting = asyncio.create_task(asyncio.to_thread(compact, *args))
-    try:
-        await asyncio.shield(compacting)
-    except asyncio.CancelledError:
-        store.cancel_compaction()  # the node stops and closes the store
-        await asyncio.wait([compacting])
-        raise
