@@ -2,9 +2,9 @@
 
 Strategy: one coroutine for each connection reads a frame, applies it, and only then reads on. So what serve does not keep up
 with stays in the socket, and Spark waits. All connections share one slot of the event loop, so twelve take no more time than
-one. While reads arrive, ingest takes at most half of the loop's time. A slice that arrives alone is applied as soon as the loop
-reports its connection, without the coroutine: that is the usual case, and it costs half of the CPU time. Slices that wait while
-no reads arrive are applied together.
+one. While reads arrive, ingest takes at most half of the loop's time. Slices that arrive complete are applied as soon as the loop
+reports their connection, without the coroutine: that is the usual case, and it costs half of the CPU time. Slices that wait behind
+others are applied together while no reads arrive.
 
 A connection names its generation, and only the current generation may write.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -63,19 +63,19 @@ class LoopShare:
             await asyncio.sleep(unpaid if unpaid >= _DEBT_SECONDS_MIN else 0)
             self._do(work, payload)
 
-    def run_now(self, work: Callable[[bytes], None], payload: bytes) -> bool:
+    def run_now(self, work: Callable[..., None], payloads: Sequence[bytes]) -> bool:
         """Do the work at once. Return False, and do nothing, if slices wait or have just taken a millisecond."""
         if self._slot.locked() or self._unpaid_seconds(time.monotonic()) >= _DEBT_SECONDS_MIN:
             return False
-        self._do(work, payload)
+        self._do(work, *payloads)
         return True
 
     def _unpaid_seconds(self, now: float) -> float:
         return max(0.0, self._debt_seconds - (now - self._last_end))
 
-    def _do(self, work: Callable[[bytes], None], payload: bytes) -> None:
+    def _do(self, work: Callable[..., None], *payloads: bytes) -> None:
         started = time.monotonic()
-        work(payload)
+        work(*payloads)
         ended = time.monotonic()
         self._debt_seconds = self._unpaid_seconds(started) + ended - started
         self._last_end = ended
@@ -155,14 +155,14 @@ class RowSocket:
         except OSError:
             pass  # the task has ended; ingest reports why, and sends again what was not acknowledged
 
-    def _apply_now(self, payload: bytes) -> bool:
-        """Apply a slice at once, or return False for a frame that has to wait for something."""
-        return self._needs_no_dead_letters(payload) and self._share.run_now(self._slices.apply, payload)
+    def _apply_now(self, payloads: Sequence[bytes]) -> bool:
+        """Apply slices at once, or return False if they have to wait."""
+        return self._share.run_now(self._slices.apply, payloads)
 
     def _apply_with_waiting(self, read: FrameReader, payload: bytes) -> None:
         """Apply a slice, with those that wait behind it if no reads arrive. Only the first read after a pause may wait for all of
         them, which are a buffer at most."""
-        waiting = [] if self._share.reads_arrive else read.waiting(self._needs_no_dead_letters)
+        waiting = [] if self._share.reads_arrive else read.waiting()
         self._slices.apply(payload, *waiting)
 
     def _needs_no_dead_letters(self, payload: bytes) -> bool:
@@ -178,7 +178,7 @@ class RowSocket:
             reason = f"generation {hello.generation} is not the current one, {self.generation}"
             event("refused", socket=self._path.name, task=hello.task, reason=reason)
             return
-        read.apply_now = self._apply_now
+        read.takes, read.apply_now = self._needs_no_dead_letters, self._apply_now
         apply = partial(self._apply_with_waiting, read)
         while (payload := await read.frame()) is not None:
             kind = payload[0]
@@ -195,11 +195,13 @@ class RowSocket:
 class FrameReader:
     """Read frames from a stream. A frame that is larger than the buffer gets a buffer of its own.
 
-    `apply_now` may take a frame that arrives alone while `frame` waits, and returns whether it did. `frame` returns all others.
+    `apply_now` may apply complete frames that arrive while `frame` waits, and returns whether it did: all up to the first that
+    `takes` refuses. `frame` returns the others.
     """
 
     def __init__(self, connection: socket.socket) -> None:
-        self.apply_now: Callable[[bytes], bool] = lambda _: False
+        self.takes: Callable[[bytes], bool] = lambda _: False
+        self.apply_now: Callable[[Sequence[bytes]], bool] = lambda _: False
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._view = memoryview(bytearray(_BUFFER_BYTES))
@@ -224,7 +226,7 @@ class FrameReader:
         self._start += length
         return payload
 
-    def waiting(self, takes: Callable[[bytes], bool]) -> list[bytes]:
+    def waiting(self) -> list[bytes]:
         """Return the next payloads that have arrived completely, up to the first that is not taken; at most a buffer of them.
         `frame` continues behind them."""
         self._move_to_front()
@@ -232,13 +234,16 @@ class FrameReader:
             self._end += (
                 self._connection.recv_into(self._view[self._end :]) if self._end < len(self._view) else 0
             )
+        return self._complete_payloads()
+
+    def _complete_payloads(self) -> list[bytes]:
         payloads: list[bytes] = []
         while (begin := self._start + row_frames.LENGTH.size) < self._end:
             (length,) = row_frames.LENGTH.unpack_from(self._view, self._start)
             if not 0 < length <= self._end - begin:
                 break
             payload = bytes(self._view[begin : begin + length])
-            if not takes(payload):
+            if not self.takes(payload):
                 break
             payloads.append(payload)
             self._start = begin + length
@@ -263,7 +268,7 @@ class FrameReader:
     async def _receive(self) -> bool:
         """Wait for bytes behind those in the buffer. Return False if the stream has ended."""
         received: asyncio.Future[int] = self._loop.create_future()
-        # The loop stays registered with the system while lone slices arrive, which saves two system calls for each.
+        # The loop stays registered with the system while complete slices arrive, which saves two system calls for each.
         self._loop.add_reader(self._connection, self._on_readable, received)
         try:
             return await received > 0
@@ -276,8 +281,8 @@ class FrameReader:
         try:
             count = self._connection.recv_into(self._view[self._end :])
             self._end += count
-            if count and self._lone_frame_is_applied():
-                self._end = 0
+            if count and self._all_is_applied():
+                self._start = self._end = 0
             else:
                 received.set_result(count)
         except (BlockingIOError, InterruptedError):
@@ -285,12 +290,15 @@ class FrameReader:
         except Exception as error:
             received.set_exception(error)
 
-    def _lone_frame_is_applied(self) -> bool:
-        prefix, end = row_frames.LENGTH.size, self._end
-        if not self._between_frames or self._start > 0 or end <= prefix:
+    def _all_is_applied(self) -> bool:
+        """Apply the complete frames at once, if they need not wait. Return whether the buffer is empty then."""
+        start = self._start
+        if not self._between_frames or not (payloads := self._complete_payloads()):
             return False
-        (length,) = row_frames.LENGTH.unpack_from(self._view)
-        return bool(end == prefix + length and self.apply_now(bytes(self._view[prefix:end])))
+        if not self.apply_now(payloads):
+            self._start = start
+            return False
+        return self._start == self._end
 
     async def _large(self, length: int) -> bytes:
         whole = memoryview(bytearray(length))

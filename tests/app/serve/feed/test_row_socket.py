@@ -278,8 +278,9 @@ def test_occasional_slices_are_applied_at_once(clock: Clock) -> None:
     assert asyncio.run(turns_of_the_loop()) == 0
 
 
-def test_slice_that_arrives_alone_is_applied_by_the_next_turn_of_the_loop(tmp_path: Path) -> None:
-    """A lone slice is applied as soon as the loop reports its connection, without a task in between."""
+@pytest.mark.parametrize("together", [1, 2])
+def test_complete_slices_are_applied_by_the_next_turn_of_the_loop(tmp_path: Path, together: int) -> None:
+    """Slices that arrive complete are applied as soon as the loop reports their connection, without a task in between."""
 
     async def run() -> int:
         at_once = 0
@@ -287,16 +288,35 @@ def test_slice_that_arrives_alone_is_applied_by_the_next_turn_of_the_loop(tmp_pa
             with socket.socket(socket.AF_UNIX) as task:
                 task.connect(str(rows.path))
                 task.sendall(encode_hello(GENERATION, 0, 0))
-                for offset in range(20):
-                    task.sendall(slice_frame(put(offset, b"a", b"1")))
+                for first in range(0, 20 * together, together):
+                    end = first + together
+                    task.sendall(b"".join(slice_frame(put(n, b"a", b"1")) for n in range(first, end)))
                     for _ in range(2):  # the loop looks at its connections, then runs what is due
                         await asyncio.sleep(0)
-                    at_once += rows.replica.position == offset + 1
-                    await until("it is applied", lambda end=offset + 1: rows.replica.position == end)  # type: ignore[misc]
+                    at_once += rows.replica.position == end
+                    await until("it is applied", lambda end=end: rows.replica.position == end)  # type: ignore[misc]
         return at_once
 
-    # The first comes before the connection is accepted, and another process may stretch one to a millisecond.
+    # The first come before the connection is accepted, and another process may stretch a slice to a millisecond.
     assert asyncio.run(run()) >= 16
+
+
+def test_part_of_a_slice_behind_a_complete_one_waits_for_its_rest(tmp_path: Path) -> None:
+    """The complete slice is applied at once, and the other one when its rest arrives."""
+
+    async def run() -> None:
+        async with listening(tmp_path) as rows:
+            with socket.socket(socket.AF_UNIX) as task:
+                task.connect(str(rows.path))
+                task.sendall(encode_hello(GENERATION, 0, 0))
+                for end, rest_at in zip(range(2, 12, 2), (1, 3, 4, 9, -1), strict=True):
+                    first, second = (slice_frame(put(offset, b"a", b"1")) for offset in (end - 2, end - 1))
+                    task.sendall(first + second[:rest_at])
+                    await until("the first is applied", lambda end=end: rows.replica.position == end - 1)  # type: ignore[misc]
+                    task.sendall(second[rest_at:])
+                    await until("the second is applied", lambda end=end: rows.replica.position == end)  # type: ignore[misc]
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("reads_arrive", [False, True])
@@ -375,14 +395,14 @@ def test_slice_is_not_applied_before_one_that_waits(clock: Clock) -> None:
         def work(_: bytes) -> None:
             clock.advance(0.005)
 
-        at_once = [share.run_now(work, b""), share.run_now(work, b"")]
+        at_once = [share.run_now(work, [b""]), share.run_now(work, [b""])]
         clock.advance(0.005)
         waiting = asyncio.create_task(share.run(work, b""))
         await asyncio.sleep(0)
-        at_once.append(share.run_now(work, b""))
+        at_once.append(share.run_now(work, [b""]))
         await waiting
         clock.advance(0.005)
-        at_once.append(share.run_now(work, b""))
+        at_once.append(share.run_now(work, [b""]))
         return at_once
 
     assert asyncio.run(run()) == [True, False, False, True]
