@@ -82,10 +82,8 @@ def test_refusal_of_all_replicas_reaches_the_client(tmp_path: Path, query: str) 
 def test_next_replica_answers_if_a_node_refuses_the_token(tmp_path: Path, query: str) -> None:
     """The refusal is of this node, and does not reach the client."""
     with with_faulty_node(tmp_path, "forbidden") as (node, faulty, _), node.client() as client:
-
-        def is_refused() -> (
-            bool
-        ):  # on a busy machine the next replica may answer before the first has received a read
+        # On a busy machine the next replica may answer before the first has received a read.
+        def is_refused() -> bool:
             assert client.get(f"/v1/keys/{KEY}{query}").json() == 7
             return faulty.reads > 0
 
