@@ -13,72 +13,23 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from queryable_app.platform.clock import monotonic_ms
 from queryable_app.platform.log import event
 from queryable_app.serve.base.background import supervise, watch
+from queryable_app.serve.feed.loop_share import LoopShare
 from queryable_app.serve.feed.slices import Slices
 from queryable_app.wire import row_frames
 from queryable_app.wire.row_frames import FrameError
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 CONNECTIONS_MAX: Final = 512
-READING_MS: Final = 50  # reads arrive if the last one is not older
-_DEBT_SECONDS_MIN: Final = 0.001
 _ACCEPT_RETRY_SECONDS: Final = 0.2
 _BUFFER_BYTES: Final = 320 * 1024  # a little more than a full slice
-
-
-class LoopShare:
-    """Give ingest the event loop for one slice at a time, and for at most half of the time while reads arrive.
-
-    A slice adds its duration to a debt, and time without a slice pays it back. A backlog therefore alternates with reads,
-    and a trickle of small slices never waits.
-    """
-
-    def __init__(self, last_read_ms: Callable[[], int]) -> None:
-        self._last_read_ms = last_read_ms
-        self._slot = asyncio.Lock()
-        self._debt_seconds = 0.0
-        self._last_end = 0.0
-
-    @property
-    def reads_arrive(self) -> bool:
-        return monotonic_ms() - self._last_read_ms() <= READING_MS
-
-    async def run(self, work: Callable[[bytes], None], payload: bytes) -> None:
-        """Wait for the slot and for the time that reads are owed, then do the work."""
-        async with self._slot:
-            now = time.monotonic()
-            if not self.reads_arrive:
-                self._debt_seconds = 0.0
-            unpaid = self._unpaid_seconds(now)
-            # The loop's timers are no finer than a millisecond: a smaller debt is paid later.
-            await asyncio.sleep(unpaid if unpaid >= _DEBT_SECONDS_MIN else 0)
-            self._do(work, payload)
-
-    def run_now(self, work: Callable[..., None], payloads: Sequence[bytes]) -> bool:
-        """Do the work at once. Return False, and do nothing, if slices wait or have just taken a millisecond."""
-        if self._slot.locked() or self._unpaid_seconds(time.monotonic()) >= _DEBT_SECONDS_MIN:
-            return False
-        self._do(work, *payloads)
-        return True
-
-    def _unpaid_seconds(self, now: float) -> float:
-        return max(0.0, self._debt_seconds - (now - self._last_end))
-
-    def _do(self, work: Callable[..., None], *payloads: bytes) -> None:
-        started = time.monotonic()
-        work(*payloads)
-        ended = time.monotonic()
-        self._debt_seconds = self._unpaid_seconds(started) + ended - started
-        self._last_end = ended
 
 
 class RowSocket:
@@ -157,7 +108,7 @@ class RowSocket:
 
     def _apply_now(self, payloads: Sequence[bytes]) -> bool:
         """Apply slices at once, or return False if they have to wait."""
-        return self._share.run_now(self._slices.apply, payloads)
+        return self._share.run_now(partial(self._slices.apply, *payloads))
 
     def _apply_with_waiting(self, read: FrameReader, payload: bytes) -> None:
         """Apply a slice, with those that wait behind it if no reads arrive. Only the first read after a pause may wait for all of
@@ -179,12 +130,11 @@ class RowSocket:
             event("refused", socket=self._path.name, task=hello.task, reason=reason)
             return
         read.takes, read.apply_now = self._needs_no_dead_letters, self._apply_now
-        apply = partial(self._apply_with_waiting, read)
         while (payload := await read.frame()) is not None:
             kind = payload[0]
             if kind == row_frames.SLICE:
                 await self._slices.write_dead_letters(payload)
-                await self._share.run(apply, payload)
+                await self._share.run(partial(self._apply_with_waiting, read, payload))
             elif kind == row_frames.END:
                 row_frames.decode_end(payload)
                 await asyncio.get_running_loop().sock_sendall(connection, row_frames.ACK)

@@ -7,16 +7,13 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from statistics import median
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from queryable_app.contract import ROW_SOCKET
 from queryable_app.platform.clock import monotonic_ms
-from queryable_app.serve.feed import row_socket
-from queryable_app.serve.feed.row_socket import FRAME_BYTES_MAX, LoopShare, RowSocket
+from queryable_app.serve.feed.row_socket import FRAME_BYTES_MAX, RowSocket
 from queryable_app.serve.feed.slices import DeadLetter, Slices
 from queryable_app.serve.node import Node
 from queryable_app.wire.disk_format import decode_row
@@ -56,26 +53,6 @@ async def listening(tmp_path: Path, partitions: int = 1, **spec: Any) -> AsyncIt
     finally:
         await rows.socket.stop()
         node.replicas.close()
-
-
-class Clock:
-    """Replace the clock of LoopShare, so that no other process stretches what a test measures."""
-
-    def __init__(self) -> None:
-        self._seconds = 100.0
-
-    def now(self) -> float:
-        return self._seconds
-
-    def advance(self, seconds: float) -> None:
-        self._seconds += seconds
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(row_socket, "time", SimpleNamespace(monotonic=clock.now))
-    return clock
 
 
 def test_end_frame_is_acknowledged_after_its_rows_are_stored(tmp_path: Path) -> None:
@@ -237,47 +214,6 @@ def test_slow_store_slows_the_sender(tmp_path: Path, monkeypatch: pytest.MonkeyP
     asyncio.run(run())
 
 
-def test_ingest_takes_half_of_the_loop_while_reads_arrive() -> None:
-    """While reads arrive, slices pause for as long as they took. Otherwise they do not pause."""
-
-    async def pause_of(reading: bool) -> float:
-        loop = asyncio.get_running_loop()
-        share = LoopShare(lambda: monotonic_ms() if reading else -1000)
-        begun: list[float] = []
-        ended: list[float] = []
-
-        def work(_: bytes) -> None:
-            begun.append(loop.time())
-            while loop.time() < begun[-1] + 0.01:
-                pass
-            ended.append(loop.time())
-
-        for _ in range(20):
-            await share.run(work, b"")
-        return median(begin - end for end, begin in zip(ended, begun[1:], strict=False))
-
-    assert asyncio.run(pause_of(reading=True)) >= 0.009
-    assert asyncio.run(pause_of(reading=False)) < 0.005
-
-
-def test_occasional_slices_are_applied_at_once(clock: Clock) -> None:
-    """A slice whose predecessor ended longer ago than it took yields once and does not sleep, though reads arrive."""
-
-    async def turns_of_the_loop() -> int:
-        share = LoopShare(monotonic_ms)
-        slept = 0
-        for _ in range(20):
-            running = asyncio.create_task(share.run(lambda _: clock.advance(0.0006), b""))
-            for _ in range(3):  # begin, yield once, end
-                await asyncio.sleep(0)
-            slept += not running.done()
-            await running
-            clock.advance(0.002)
-        return slept
-
-    assert asyncio.run(turns_of_the_loop()) == 0
-
-
 @pytest.mark.parametrize("together", [1, 2])
 def test_complete_slices_are_applied_by_the_next_turn_of_the_loop(tmp_path: Path, together: int) -> None:
     """Slices that arrive complete are applied as soon as the loop reports their connection, without a task in between."""
@@ -384,28 +320,6 @@ def test_lone_slice_with_a_dead_letter_waits_for_it(tmp_path: Path, monkeypatch:
             writer.close()
 
     asyncio.run(run())
-
-
-def test_slice_is_not_applied_before_one_that_waits(clock: Clock) -> None:
-    """A slice that could be applied at once waits while another one has the slot, or after slices took a millisecond."""
-
-    async def run() -> list[bool]:
-        share = LoopShare(lambda: -1000)
-
-        def work(_: bytes) -> None:
-            clock.advance(0.005)
-
-        at_once = [share.run_now(work, [b""]), share.run_now(work, [b""])]
-        clock.advance(0.005)
-        waiting = asyncio.create_task(share.run(work, b""))
-        await asyncio.sleep(0)
-        at_once.append(share.run_now(work, [b""]))
-        await waiting
-        clock.advance(0.005)
-        at_once.append(share.run_now(work, [b""]))
-        return at_once
-
-    assert asyncio.run(run()) == [True, False, False, True]
 
 
 def test_leftover_socket_file_does_not_prevent_a_start(tmp_path: Path) -> None:
