@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 Client = TypeVar("Client")
+
+_START_GRACE_SECONDS: Final = 0.25  # a broker that answers does so in milliseconds
 
 
 class LazyKafkaClient(Generic[Client]):
@@ -23,7 +25,7 @@ class LazyKafkaClient(Generic[Client]):
             if self._client is None:
                 client: Any = self._make()
                 try:
-                    await client.start()
+                    await _start(client)
                     if self._prepare is not None:
                         self._prepare(client)
                 except BaseException:
@@ -38,3 +40,16 @@ class LazyKafkaClient(Generic[Client]):
         client, self._client = self._client, None
         if client is not None:
             await client.stop()
+
+
+async def _start(client: Any) -> None:
+    """Start the client. If the caller is cancelled, let the start end first: cancelled while it asks for the brokers, aiokafka
+    leaves that connection open."""
+    start = asyncio.ensure_future(client.start())
+    try:
+        await asyncio.shield(start)
+    except asyncio.CancelledError:
+        await asyncio.wait([start], timeout=_START_GRACE_SECONDS)
+        start.cancel()
+        await asyncio.gather(start, return_exceptions=True)
+        raise

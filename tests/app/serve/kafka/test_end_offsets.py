@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.conn import AIOKafkaConnection
+from aiokafka.protocol.metadata import MetadataRequest
 
 from queryable_app.placement.assignment import Placement, initial_placement
 from queryable_app.platform.clock import monotonic_ms
@@ -90,6 +92,30 @@ def test_waiting_callers_share_one_lookup(
             monkeypatch.setattr(AIOKafkaConsumer, "end_offsets", counted)
             await asyncio.gather(*(node.end_offsets.latest([0]) for _ in range(100)))
             assert calls <= 2
+
+    asyncio.run(run())
+
+
+def test_node_that_stops_while_it_connects_closes_every_connection(
+    tmp_path: Path, kafka: KafkaForTests, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lookup that is cancelled while it asks Kafka for the brokers leaves no connection open."""
+    opened: list[AIOKafkaConnection] = []
+    send = AIOKafkaConnection.send
+
+    async def run() -> None:
+        asks = asyncio.Event()
+
+        def noted(self: AIOKafkaConnection, request: Any, **more: Any) -> Any:
+            opened.append(self)
+            if isinstance(request, MetadataRequest):
+                asks.set()
+            return send(self, request, **more)
+
+        monkeypatch.setattr(AIOKafkaConnection, "send", noted)
+        async with node_on(tmp_path, kafka.bootstrap, topic):
+            await asks.wait()
+        assert not [connection for connection in opened if connection.connected()]
 
     asyncio.run(run())
 
