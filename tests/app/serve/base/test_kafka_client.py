@@ -41,3 +41,42 @@ def test_client_that_fails_to_start_is_stopped_and_replaced() -> None:
         assert (Client.started, Client.stopped) == (1, 2)
 
     asyncio.run(scenario())
+
+
+class SlowClient:
+    """Start once `answer` is set; count the starts that end and those that are cancelled."""
+
+    def __init__(self) -> None:
+        self.answer = asyncio.Event()
+        self.started = self.cancelled = self.stopped = 0
+
+    async def start(self) -> None:
+        try:
+            await self.answer.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        self.started += 1
+
+    async def stop(self) -> None:
+        self.stopped += 1
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_start_ends_before_a_cancelled_caller_does(answers: bool) -> None:
+    """A caller that is cancelled lets the client's start end; a start that does not end soon is cancelled too. The client is
+    stopped either way."""
+
+    async def scenario() -> None:
+        client = SlowClient()
+        caller = asyncio.create_task(LazyKafkaClient(lambda: client).connected())
+        await asyncio.sleep(0)
+        caller.cancel()
+        await asyncio.sleep(0)
+        if answers:
+            client.answer.set()
+        await asyncio.wait([caller])
+        assert caller.cancelled()
+        assert (client.started, client.cancelled, client.stopped) == (answers, not answers, 1)
+
+    asyncio.run(scenario())
