@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 Client = TypeVar("Client")
@@ -25,7 +26,7 @@ class LazyKafkaClient(Generic[Client]):
             if self._client is None:
                 client: Any = self._make()
                 try:
-                    await _start(client)
+                    await start_client(client)
                     if self._prepare is not None:
                         self._prepare(client)
                 except BaseException:
@@ -42,14 +43,14 @@ class LazyKafkaClient(Generic[Client]):
             await client.stop()
 
 
-async def _start(client: Any) -> None:
-    """Start the client. If the caller is cancelled, let the start end first: cancelled while it asks for the brokers, aiokafka
-    leaves that connection open."""
+async def start_client(client: Any) -> None:
+    """Start an aiokafka client, which the caller then stops, also after a failure. If the caller is cancelled, let the start end
+    first: cancelled while it asks for the brokers, aiokafka leaves that connection open."""
     start = asyncio.ensure_future(client.start())
     try:
         await asyncio.shield(start)
     except asyncio.CancelledError:
-        await asyncio.wait([start], timeout=_START_GRACE_SECONDS)
-        start.cancel()
-        await asyncio.gather(start, return_exceptions=True)
+        with suppress(Exception):  # however it ends, the client is stopped
+            async with asyncio.timeout(_START_GRACE_SECONDS):
+                await start
         raise

@@ -30,7 +30,7 @@ from aiokafka.errors import (
 
 from queryable_app.platform.log import event
 from queryable_app.policy.retries import Retry, next_retry
-from queryable_app.serve.base.kafka_client import LazyKafkaClient
+from queryable_app.serve.base.kafka_client import LazyKafkaClient, start_client
 from queryable_app.serve.feed.slices import DeadLetter
 
 _RECORD_BYTES_MAX: Final = 64 * 1024 * 1024  # the broker's limit decides; this one only bounds the client
@@ -150,10 +150,10 @@ class DeadLetterTopic:
         if self._topic_ensured:
             return
         admin = AIOKafkaAdminClient(**self._arguments)
-        await admin.start()
         # An empty `replica_assignments` makes this class leave replication to the broker; None does not.
         topic = NewTopic(self.name, 1, -1, replica_assignments={})
         try:
+            await start_client(admin)
             response = await admin.create_topics([topic])
         finally:
             await admin.close()

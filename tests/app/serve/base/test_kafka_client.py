@@ -80,3 +80,19 @@ def test_start_ends_before_a_cancelled_caller_does(answers: bool) -> None:
         assert (client.started, client.cancelled, client.stopped) == (answers, not answers, 1)
 
     asyncio.run(scenario())
+
+
+def test_caller_that_is_cancelled_twice_leaves_no_start_behind() -> None:
+    """A second cancellation ends the wait for the start, and cancels the start."""
+
+    async def scenario() -> None:
+        client = SlowClient()
+        caller = asyncio.create_task(LazyKafkaClient(lambda: client).connected())
+        for _ in range(2):
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            caller.cancel()
+        await asyncio.wait([caller])
+        assert (client.started, client.cancelled, client.stopped) == (0, 1, 1)
+
+    asyncio.run(scenario())
