@@ -33,7 +33,7 @@ class Follower:
             answer = self._system.get(f"/v1/changes?from={self._next}&wait-ms=0", node, headers=_NDJSON)
         except httpx.TransportError:
             return False
-        if answer.status_code == 503:
+        if answer.status_code in (503, 504):
             return False
         assert answer.status_code == 200, answer.text
         *changes, last = map(json.loads, answer.text.splitlines())

@@ -46,7 +46,8 @@ _RESPONSES = {
     "returns no fields later": http(200, encode_rows({})),
     "returns malformed fields": http(200, _MALFORMED_COVER),
 }
-"""What the node sends to a read, by behaviour. Other behaviours send nothing, or are in `_answer`."""
+"""What the node sends to a read, by behaviour. Other behaviours send nothing, or are in `_answer`. One that is "silent" does
+not answer heartbeats either."""
 
 
 class FaultyNode:
@@ -69,7 +70,7 @@ class FaultyNode:
     def _serve(self, connection: socket.socket) -> None:
         while data := connection.recv(65536):
             if b"/internal/v1/heartbeat" in data:
-                if not self._silent:
+                if not (self._silent or self.behaviour == "silent"):
                     connection.sendall(http(200, _HEARTBEAT_BODY))
             elif b"/internal/v1/cover" in data and self.behaviour in _COVERS_AT_FIRST:
                 connection.sendall(http(200, _COVERED))

@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from queryable_app.client.changes import Change, new_following
-from queryable_app.client.exceptions import NotAvailable, Overloaded, QueryableTopicError
+from queryable_app.client.exceptions import DeadlineExceeded, NotAvailable, Overloaded, QueryableTopicError
 from queryable_app.commands.common import DATA, JSON, URL, with_exit_codes
 from queryable_app.commands.get import fail_read
 from queryable_app.commands.view import typed_key, view_at
@@ -66,7 +66,7 @@ def watch_command(
             while True:
                 try:
                     view.next_changes(following)
-                except (NotAvailable, Overloaded) as error:
+                except (NotAvailable, Overloaded, DeadlineExceeded) as error:
                     if not waiting:
                         click.echo(f"waiting: {error.detail}", err=True)
                     waiting = True

@@ -35,6 +35,7 @@ class Wait(NamedTuple):
 
 class Exhausted(NamedTuple):
     refusal: Any  # the answer to return if every replica refused; None: there is none
+    timed_out: bool = False  # a replica that is healthy has not answered by the deadline
 
 
 Step = SendTo | Wait | Exhausted
@@ -80,6 +81,7 @@ class Attempts:
         "_patience",
         "_refusal",
         "_running",
+        "_timed_out",
     )
 
     def __init__(
@@ -100,6 +102,7 @@ class Attempts:
         self._last = -1
         self._last_at = 0.0
         self._refusal: tuple[int, Any] | None = None
+        self._timed_out = False
         if sent is None:
             budget.note_requests(1)
         else:
@@ -145,6 +148,11 @@ class Attempts:
         if ordinal in self._running:
             self._running.remove(ordinal)
 
+    def timed_out(self, ordinal: int) -> None:
+        """Record that this node has not answered by the deadline."""
+        self._timed_out = self._timed_out or not self._health[ordinal].unhealthy
+        self.failed(ordinal)
+
     def _send(self, now: float, hedge: bool) -> SendTo:
         ordinal = self._left[0]
         if not self._health[ordinal].allows(now):
@@ -155,17 +163,31 @@ class Attempts:
         return SendTo(ordinal, hedge)
 
     def _exhausted(self) -> Exhausted:
-        return Exhausted(None if self._refusal is None else self._refusal[1])
+        for ordinal in tuple(self._running):
+            self.timed_out(ordinal)
+        return Exhausted(None if self._refusal is None else self._refusal[1], self._timed_out)
 
 
-def no_other_replica_failure(refusal: Failure) -> Failure:
-    """Return the failure of a request for which no other node has an answer, given this node's refusal."""
+def no_other_replica_failure(refusal: Failure, timed_out: bool = False) -> Failure:
+    """Return the failure of a request for which no other node has an answer, given this node's refusal.
+
+    `timed_out` is that of `Exhausted`: a node that is alive may have the answer.
+    """
     if refusal.reason is not Reason.WRONG_OWNER or refusal.partition is None:
         return refusal
-    return unreachable_failure(refusal.partition)
+    return (_timed_out if timed_out else _unreachable)(refusal.partition)
 
 
-def unreachable_failure(partition: int) -> Failure:
+def _timed_out(partition: int) -> Failure:
+    return Failure(
+        Reason.DEADLINE_EXCEEDED,
+        f"no node that holds partition {partition} has answered in time",
+        "ask for more time with deadline-ms",
+        partition=partition,
+    )
+
+
+def _unreachable(partition: int) -> Failure:
     return Failure(
         Reason.NOT_AVAILABLE,
         f"no node that holds partition {partition} can be reached",

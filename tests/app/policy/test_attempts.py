@@ -116,6 +116,29 @@ def test_wrong_owner_is_not_returned() -> None:
     assert request.step(0.002) == Exhausted(None)
 
 
+@pytest.mark.parametrize("suspected", [False, True])
+@pytest.mark.parametrize("reported", [False, True])
+def test_deadline_with_a_healthy_replica_that_has_not_answered_is_a_timeout(
+    suspected: bool, reported: bool
+) -> None:
+    """A replica that is suspected, by contrast, cannot be reached. The driver may see its own timeout first."""
+    health = nodes(1)
+    request = attempts(health)
+    request.step(0)
+    health[0].suspected = suspected
+    if reported:
+        request.timed_out(0)
+    assert request.step(2.0) == Exhausted(None, timed_out=not suspected)
+
+
+def test_replica_that_failed_is_no_timeout() -> None:
+    """A replica that refuses or closes the connection says nothing about the time."""
+    request = attempts(nodes(1))
+    request.step(0)
+    request.failed(0)
+    assert request.step(2.0) == Exhausted(None)
+
+
 def test_overload_is_retried_only_within_the_budget() -> None:
     """Without the budget, overloaded nodes would also get the requests of all others."""
     request = attempts(nodes(2))

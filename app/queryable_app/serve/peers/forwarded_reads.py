@@ -18,7 +18,7 @@ from queryable_app.errors import Failure, Reason
 from queryable_app.policy.attempts import Attempts, SendTo, Wait, no_other_replica_failure
 from queryable_app.policy.freshness import ReadOptions
 from queryable_app.serve.base.background import guarded, note_failure
-from queryable_app.serve.peers.client import PeerResponse, PeerUnavailable
+from queryable_app.serve.peers.client import PeerResponse, PeerTimeout, PeerUnavailable
 from queryable_app.serve.peers.peers import TOKEN_REFUSED_STATUSES, Peers
 
 _SWEEP_SECONDS: Final = 0.005
@@ -83,7 +83,7 @@ class ForwardedRead(ABC):
         elif self._overloaded:
             sink.on_forward_failure(_overloaded(self._refusal.partition))
         else:
-            sink.on_forward_failure(no_other_replica_failure(self._refusal))
+            sink.on_forward_failure(no_other_replica_failure(self._refusal, step.timed_out))
 
     @abstractmethod
     def _send(self, ordinal: int, now: float) -> bool:
@@ -208,6 +208,8 @@ class _ReadWithOptions(ForwardedRead):
         if (error := request.exception()) is None:
             self.on_response(ordinal, *request.result())
             return
+        if isinstance(error, PeerTimeout):
+            return  # the deadline has passed, and the sweep ends the read
         if not isinstance(error, PeerUnavailable):
             note_failure("ForwardedRead.request", error)
         self.on_failure(ordinal)

@@ -29,6 +29,7 @@ from queryable_app.serve.store.replica import Replica
 T = TypeVar("T")
 
 _ATTEMPTS: Final = 3
+_REASONS: Final = (*REASONS_TO_TRY_ELSEWHERE, Reason.DEADLINE_EXCEEDED)
 _REPLY_RESERVE_SECONDS: Final = 0.01  # a peer whose time is over says so a little before the deadline here
 
 
@@ -200,8 +201,8 @@ async def readable_local_replicas(
 
 
 def _missing_partitions_failure(refusals: Mapping[int, Failure], may_be_partial: bool) -> Failure:
-    """Return one failure for all refused partitions; an absent replica weighs more than one that lags."""
-    worst = min(refusals.values(), key=lambda refusal: REASONS_TO_TRY_ELSEWHERE.index(refusal.reason))
+    """Return one failure for all refused partitions; an absent replica weighs more than one that lags, and a late node least."""
+    worst = min(refusals.values(), key=lambda refusal: _REASONS.index(refusal.reason))
     more = f" (and {len(refusals) - 1} more partitions)" if len(refusals) > 1 else ""
     return Failure(
         worst.reason,

@@ -9,7 +9,7 @@ from typing import Final
 from queryable_app.errors import Failure
 from queryable_app.policy.attempts import Attempts, SendTo, Wait, no_other_replica_failure
 from queryable_app.policy.freshness import ReadOptions
-from queryable_app.serve.peers.client import PeerUnavailable
+from queryable_app.serve.peers.client import PeerTimeout, PeerUnavailable
 from queryable_app.serve.reads import peer_reads
 from queryable_app.serve.reads.peer_reads import CoverAnswer
 from queryable_app.serve.reads.point import Reads
@@ -74,7 +74,8 @@ class RemoteSearch:
                 wait_until = step.until if wait_until is None else min(wait_until, step.until)
             else:
                 del self._attempts[partition]
-                self.refusals[partition] = no_other_replica_failure(self.refusals[partition])
+                refusal = self.refusals[partition]
+                self.refusals[partition] = no_other_replica_failure(refusal, step.timed_out)
         for ordinal, partitions in due.items():
             cover = peer_reads.cover(self._peers, ordinal, partitions, self._options, self._deadline)
             self._running[asyncio.create_task(cover)] = ordinal, partitions
@@ -83,16 +84,21 @@ class RemoteSearch:
     def _take_answer(self, task: asyncio.Task[CoverAnswer]) -> None:
         """Note which partitions the node covers, except those that another one has covered meanwhile."""
         ordinal, partitions = self._running.pop(task)
+        answer, timed_out = _NO_ANSWER, False
         try:
             answer = task.result()
+        except PeerTimeout:
+            timed_out = True
         except PeerUnavailable:
-            answer = _NO_ANSWER
+            pass
         self._partitioner.note_mismatched(answer.mismatched)
         for partition in self.refusals.keys() & partitions:
             progress = answer.progress.get(partition)
             if progress is not None:
                 self.covered.setdefault(ordinal, {})[partition] = progress
                 del self.refusals[partition]
+            elif timed_out:
+                self._attempts[partition].timed_out(ordinal)
             else:
                 self._attempts[partition].failed(ordinal)
                 self.refusals[partition] = answer.refused.get(partition, self.refusals[partition])

@@ -69,11 +69,31 @@ def test_failing_replica_is_tried_last(tmp_path: Path, query: str) -> None:
 @TWO_WAYS
 def test_refusal_of_all_replicas_reaches_the_client(tmp_path: Path, query: str) -> None:
     """The client gets 503 not_available with the replica's reason, and never key_not_found."""
-    with with_only_faulty_node(tmp_path, "not available") as (node, faulty), node.client() as client:
+    with with_only_faulty_node(tmp_path, "not available") as (node, _), node.client() as client:
         answer = client.get(f"/v1/keys/{KEY}{query}")
         assert (answer.status_code, answer.json()["reason"]) == (503, "not_available")
-        faulty.behaviour = "hangs"
-        answer = client.get(f"/v1/keys/{KEY}{query}", headers={"x-other": "connection"})
+
+
+@TWO_WAYS
+@pytest.mark.parametrize("path", [f"/v1/keys/{KEY}", "/v1/scan"])
+def test_read_without_an_answer_from_a_node_that_is_alive_is_late(
+    tmp_path: Path, path: str, query: str
+) -> None:
+    """The client gets 504 deadline_exceeded, and not that the node cannot be reached."""
+    with with_only_faulty_node(tmp_path, "hangs") as (node, _), node.client() as client:
+        answer = client.get(f"{path}{query}", headers={"qt-deadline-ms": "500"})
+        assert (answer.status_code, answer.json()["reason"]) == (504, "deadline_exceeded")
+        assert "no node that holds partition 1 has answered in time" in answer.json()["detail"]
+
+
+@TWO_WAYS
+@pytest.mark.parametrize("path", [f"/v1/keys/{KEY}", "/v1/scan"])
+def test_read_is_not_available_if_the_only_node_is_silent(tmp_path: Path, path: str, query: str) -> None:
+    """The client gets 503 not_available if the node does not answer heartbeats either."""
+    with with_only_faulty_node(tmp_path, "hangs") as (node, faulty), node.client() as client:
+        faulty.behaviour = "silent"
+        eventually("the node is suspected", lambda: node.node.peers.suspected == {1})
+        answer = client.get(f"{path}{query}", headers={"qt-deadline-ms": "500"})
         assert (answer.status_code, answer.json()["reason"]) == (503, "not_available")
         assert "no node that holds partition 1 can be reached" in answer.json()["detail"]
 
@@ -254,7 +274,7 @@ def test_reads_beyond_the_limit_of_a_peer_are_refused(
         for connection in connections:
             connection.sendall(f"GET /v1/keys/{KEY} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         statuses = sorted(parsed(read_answers(connection, 1))[0] for connection in connections)
-    assert statuses == [429, 429, 503, 503, 503, 503]
+    assert statuses == [429, 429, 504, 504, 504, 504]
 
 
 def test_forwarded_read_is_dropped_when_its_client_disconnects(tmp_path: Path) -> None:
