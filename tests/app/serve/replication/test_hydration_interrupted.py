@@ -140,7 +140,7 @@ def test_fetch_leaves_a_peer_that_never_sends(
         if heartbeats:
             trio.stop(0)
             port = int(trio.addresses[0].rpartition(":")[2])
-            bad = FaultyNode(socket.create_server(("127.0.0.1", port)), "silent")
+            bad = FaultyNode(socket.create_server(("127.0.0.1", port)), "hangs")
             at_the_end.callback(bad.stop)
             eventually(
                 "its heartbeats arrive", lambda: 0 in peers.last_heartbeats and 0 not in peers.suspected
