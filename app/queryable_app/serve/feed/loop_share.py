@@ -10,21 +10,20 @@ from typing import Final
 from queryable_app.platform.clock import monotonic_ms
 
 READING_MS: Final = 50  # reads arrive if the last one is not older
-_DEBT_SECONDS_MIN: Final = 0.001
+_OWED_SECONDS_MIN: Final = 0.001
 
 
 class LoopShare:
     """Give ingest the event loop for one slice at a time, and for at most half of the time while reads arrive.
 
-    A slice adds its duration to a debt, and time without a slice pays it back. A backlog therefore alternates with reads,
-    and a trickle of small slices never waits.
+    A slice owes reads as much time as it took, and time without a slice pays that back. A backlog therefore alternates with
+    reads, and a trickle of small slices never waits.
     """
 
     def __init__(self, last_read_ms: Callable[[], int]) -> None:
         self._last_read_ms = last_read_ms
         self._slot = asyncio.Lock()
-        self._debt_seconds = 0.0
-        self._last_end = 0.0
+        self._owed_until = 0.0  # monotonic; reads are owed the time until then
 
     @property
     def reads_arrive(self) -> bool:
@@ -33,27 +32,22 @@ class LoopShare:
     async def run(self, work: Callable[[], None]) -> None:
         """Wait for the slot and for the time that reads are owed, then do the work."""
         async with self._slot:
-            now = time.monotonic()
             if not self.reads_arrive:
-                self._debt_seconds = 0.0
-            unpaid = self._unpaid_seconds(now)
-            # The loop's timers are no finer than a millisecond: a smaller debt is paid later.
-            await asyncio.sleep(unpaid if unpaid >= _DEBT_SECONDS_MIN else 0)
-            self._do(work)
+                self._owed_until = 0.0
+            owed = self._owed_until - time.monotonic()
+            # The loop's timers are no finer than a millisecond: less than that is paid back later.
+            await asyncio.sleep(owed if owed >= _OWED_SECONDS_MIN else 0)
+            self._do(work, time.monotonic())
 
     def run_now(self, work: Callable[[], None]) -> bool:
         """Do the work at once. Return False, and do nothing, if slices wait or have just taken a millisecond."""
-        if self._slot.locked() or self._unpaid_seconds(time.monotonic()) >= _DEBT_SECONDS_MIN:
+        now = time.monotonic()
+        if self._slot.locked() or self._owed_until - now >= _OWED_SECONDS_MIN:
             return False
-        self._do(work)
+        self._do(work, now)
         return True
 
-    def _unpaid_seconds(self, now: float) -> float:
-        return max(0.0, self._debt_seconds - (now - self._last_end))
-
-    def _do(self, work: Callable[[], None]) -> None:
-        started = time.monotonic()
+    def _do(self, work: Callable[[], None], now: float) -> None:
         work()
         ended = time.monotonic()
-        self._debt_seconds = self._unpaid_seconds(started) + ended - started
-        self._last_end = ended
+        self._owed_until = ended + (ended - now) + max(0.0, self._owed_until - now)

@@ -116,9 +116,6 @@ class RowSocket:
         waiting = [] if self._share.reads_arrive else read.waiting()
         self._slices.apply(payload, *waiting)
 
-    def _needs_no_dead_letters(self, payload: bytes) -> bool:
-        return payload[0] == row_frames.SLICE and not self._slices.has_dead_letters(payload)
-
     async def _converse(self, connection: socket.socket) -> None:
         read = FrameReader(connection)
         first = await read.frame()
@@ -129,7 +126,7 @@ class RowSocket:
             reason = f"generation {hello.generation} is not the current one, {self.generation}"
             event("refused", socket=self._path.name, task=hello.task, reason=reason)
             return
-        read.takes, read.apply_now = self._needs_no_dead_letters, self._apply_now
+        read.takes, read.apply_now = self._slices.can_be_applied_now, self._apply_now
         while (payload := await read.frame()) is not None:
             kind = payload[0]
             if kind == row_frames.SLICE:

@@ -115,9 +115,11 @@ class Slices:
         self._fail_on_bad = on_bad_record == "Fail"
         self._dead_letters = dead_letters if on_bad_record == "DeadLetter" else None
 
-    def has_dead_letters(self, payload: bytes) -> bool:
-        """Tell whether `write_dead_letters` may have to wait for Kafka."""
-        return self._dead_letters is not None and row_frames.decode_slice_header(payload).bad > 0
+    def can_be_applied_now(self, payload: bytes) -> bool:
+        """Tell whether a frame is a slice, and `write_dead_letters` has nothing to wait for."""
+        return payload[0] == row_frames.SLICE and (
+            self._dead_letters is None or row_frames.decode_slice_header(payload).bad == 0
+        )
 
     async def write_dead_letters(self, payload: bytes) -> None:
         """Write the slice's dead letters. Call it before `apply`."""
@@ -137,7 +139,7 @@ class Slices:
     def apply(self, *payloads: bytes) -> None:
         """Apply slices in order, each in one write or together with others. A failed replica ignores them; other replicas
         continue."""
-        parts = [(row_frames.decode_slice_header(payload), payload) for payload in payloads]
+        parts = list(zip(map(row_frames.decode_slice_header, payloads), payloads, strict=True))
         start = 0
         for end in range(1, len(parts)):
             if not _follows(parts[end - 1][0], parts[end][0]):
@@ -148,13 +150,14 @@ class Slices:
     def _apply(self, parts: Sequence[Part]) -> None:
         header = parts[0][0] if len(parts) == 1 else row_frames.joined([part for part, _ in parts])
         header, replica = self._addressed(header)
-        if replica is None or not replica.writable or header.last_offset < (position := replica.position):
+        store = None if replica is None else replica.writable_store
+        if replica is None or store is None or header.last_offset < (position := store.state.position):
             return
         if header.first_offset >= position and header.bad == 0 and header.null_keys == 0:
-            self._apply_whole(replica, header, parts)
+            self._apply_whole(replica, store, header, parts)
         else:
-            self._apply_row_by_row(replica, header, parts)
-        if not mismatched_algorithms(replica.state.mismatches) <= self._replicas.partitioner.mismatched:
+            self._apply_row_by_row(replica, store, header, parts)
+        if not mismatched_algorithms(store.state.mismatches) <= self._replicas.partitioner.mismatched:
             self._replicas.note_mismatches()
 
     def _addressed(self, header: SliceHeader) -> tuple[SliceHeader, Replica | None]:
@@ -169,14 +172,16 @@ class Slices:
             )
         return header, replica if replica is not None and replica.accepts_slices else None
 
-    def _apply_whole(self, replica: Replica, header: SliceHeader, parts: Sequence[Part]) -> None:
+    def _apply_whole(
+        self, replica: Replica, store: Store, header: SliceHeader, parts: Sequence[Part]
+    ) -> None:
         rows = row_frames.puts(parts[0][1], parts[0][0])
         for part, payload in parts[1:]:
             rows += row_frames.puts(payload, part)
-        changes = self._changes(replica, rows)
+        changes = self._changes(replica, store, rows)
         if changes is None:
             return
-        state = replica.state
+        state = store.state
         replica.apply(
             changes.puts,
             ReplicaState(
@@ -198,8 +203,10 @@ class Slices:
             changes.deleted_ranges,
         )
 
-    def _apply_row_by_row(self, replica: Replica, header: SliceHeader, parts: Sequence[Part]) -> None:
-        state, position = replica.state, header.last_offset + 1
+    def _apply_row_by_row(
+        self, replica: Replica, store: Store, header: SliceHeader, parts: Sequence[Part]
+    ) -> None:
+        state, position = store.state, header.last_offset + 1
         all_rows = [row for part, payload in parts for row in row_frames.rows(payload, part)]
         new = [row for row in all_rows if row.offset >= state.position]
         bad = [row for row in new if row.kind == row_frames.BAD]
@@ -208,7 +215,7 @@ class Slices:
             position = bad[0].offset
             new = [row for row in new if row.offset < position]
         rows = [(row.disk_key, row.stored) for row in new if row.kind in _PUT]
-        changes = self._changes(replica, rows)
+        changes = self._changes(replica, store, rows)
         if changes is None:
             return
         kinds = Counter(row.kind for row in new)
@@ -241,10 +248,10 @@ class Slices:
                 f"set it to Skip or DeadLetter, or repair the producer and make a new revision"
             )
 
-    def _changes(self, replica: Replica, rows: Sequence[tuple[bytes, bytes]]) -> Changes | None:
+    def _changes(self, replica: Replica, store: Store, rows: Sequence[tuple[bytes, bytes]]) -> Changes | None:
         """Return what the rows change, or None if the replica fails: its stored rows do not take these."""
         try:
-            return self._view.changes(replica.store, rows)
+            return self._view.changes(store, rows)
         except Failure as failure:
             replica.fail(failure.detail)
         except StateError as error:

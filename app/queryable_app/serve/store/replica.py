@@ -99,7 +99,11 @@ class Replica:
 
     @property
     def writable(self) -> bool:
-        return self._store is not None and self.failed is None and self.retrying is None
+        return self.writable_store is not None
+
+    @property
+    def writable_store(self) -> Store | None:
+        return self._store if self.failed is None and self.retrying is None else None
 
     @property
     def state(self) -> ReplicaState:
@@ -195,11 +199,15 @@ class Replica:
         """Write rows with their state, then wake the reads that wait for the position. If the write fails, only this replica
         stops; nothing is raised. `clock` and `sources` replace the event time and the source positions; `entries` are those
         behind the rows."""
-        changes = (deletes, clock, sources, entries, deleted_ranges)
         if not state.complete and self._reaches_end(state, sources):
             state = state._replace(complete=True)
             self.settled = False
-        if self.write(lambda store: store.apply(puts, state, last_bad, *changes)):
+        store = self.store
+        try:
+            store.apply(puts, state, last_bad, deletes, clock, sources, entries, deleted_ranges)
+        except (StoreError, Failure) as error:
+            self.note_write_failure(error)
+        else:
             self._position_changed()
 
     def _reaches_end(self, state: ReplicaState, sources: SourcePositions | None) -> bool:
@@ -211,19 +219,16 @@ class Replica:
         store = self.store
         try:
             change(store)
-        except StoreError as error:
+        except (StoreError, Failure) as error:
             self.note_write_failure(error)
-        except Failure as failure:  # the store is unreadable too
-            self.fail(failure.detail)
-        else:
-            return True
-        return False
+            return False
+        return True
 
-    def note_write_failure(self, error: StoreError) -> None:
+    def note_write_failure(self, error: StoreError | Failure) -> None:
         if isinstance(error, StoreUnavailable):
             self.suspend(str(error))
-        else:
-            self.fail(str(error))
+        else:  # with a Failure the store is unreadable too
+            self.fail(error.detail if isinstance(error, Failure) else str(error))
 
     def suspend(self, why: str) -> None:
         """Accept no writes until the store has been opened again."""
