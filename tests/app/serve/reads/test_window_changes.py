@@ -16,8 +16,10 @@ from queryable_app.wire.times import to_iso
 from tests.support.served import Served, served
 from tests.support.windows import Record, row_of, view
 
-SECOND = 1000
-NOON = time_ns() // 1_000_000 // 86_400_000 * 86_400_000  # a whole day, so the bounds of windows are round
+SECOND, HOUR = 1000, 3_600_000
+START = (
+    time_ns() // 1_000_000 // HOUR * HOUR
+)  # so the bounds of windows are round, and none is over in the next hours
 NDJSON = {"accept": "application/x-ndjson"}
 
 
@@ -33,7 +35,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def send(node: Served, offset: int, key: bytes, second: int, value: int) -> None:
-    node.put_slice(row_of(offset, Record(key, NOON + second * SECOND, value)))
+    node.put_slice(row_of(offset, Record(key, START + second * SECOND, value)))
 
 
 def changes(node: Served, **parameters: str) -> list[dict[str, Any]]:
@@ -48,7 +50,7 @@ def changes(node: Served, **parameters: str) -> list[dict[str, Any]]:
 
 
 def bounds(first: int, last: int) -> dict[str, str]:
-    return {"start": to_iso(NOON + first * SECOND), "end": to_iso(NOON + last * SECOND)}
+    return {"start": to_iso(START + first * SECOND), "end": to_iso(START + last * SECOND)}
 
 
 def value(total: int, last: int) -> dict[str, int]:
@@ -100,7 +102,7 @@ def test_python_client_has_the_window(node: Served) -> None:
     """A change of the Python client says when its window starts and ends."""
     with QueryableTopic(node.url) as client:
         change = next(iter(client.changes(key="b", start="start")))
-    assert (change.window_start_ms, change.window_end_ms) == (NOON + 15 * SECOND, NOON + 25 * SECOND)
+    assert (change.window_start_ms, change.window_end_ms) == (START + 15 * SECOND, START + 25 * SECOND)
 
 
 def test_watch_prints_the_window(node: Served) -> None:
