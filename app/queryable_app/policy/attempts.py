@@ -143,15 +143,12 @@ class Attempts:
             self._refusal = status, answer
         return False
 
-    def failed(self, ordinal: int) -> None:
-        """Record that this node will not answer."""
+    def failed(self, ordinal: int, timed_out: bool = False) -> None:
+        """Record that this node will not answer, or has not by the deadline."""
         if ordinal in self._running:
             self._running.remove(ordinal)
-
-    def timed_out(self, ordinal: int) -> None:
-        """Record that this node has not answered by the deadline."""
-        self._timed_out = self._timed_out or not self._health[ordinal].unhealthy
-        self.failed(ordinal)
+        if timed_out and not self._health[ordinal].unhealthy:
+            self._timed_out = True
 
     def _send(self, now: float, hedge: bool) -> SendTo:
         ordinal = self._left[0]
@@ -163,9 +160,8 @@ class Attempts:
         return SendTo(ordinal, hedge)
 
     def _exhausted(self) -> Exhausted:
-        for ordinal in tuple(self._running):
-            self.timed_out(ordinal)
-        return Exhausted(None if self._refusal is None else self._refusal[1], self._timed_out)
+        timed_out = self._timed_out or any(not self._health[ordinal].unhealthy for ordinal in self._running)
+        return Exhausted(None if self._refusal is None else self._refusal[1], timed_out)
 
 
 def no_other_replica_failure(refusal: Failure, timed_out: bool = False) -> Failure:

@@ -127,7 +127,7 @@ def test_deadline_with_a_healthy_replica_that_has_not_answered_is_a_timeout(
     request.step(0)
     health[0].suspected = suspected
     if reported:
-        request.timed_out(0)
+        request.failed(0, timed_out=True)
     assert request.step(2.0) == Exhausted(None, timed_out=not suspected)
 
 

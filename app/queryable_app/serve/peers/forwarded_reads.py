@@ -102,10 +102,10 @@ class ForwardedRead(ABC):
         elif (sink := self.abandon()) is not None:
             sink.on_forwarded_response(head, body)
 
-    def on_failure(self, ordinal: int) -> None:
+    def on_failure(self, ordinal: int, timed_out: bool = False) -> None:
         if self._sink is not None:
             assert self._attempts is not None
-            self._attempts.failed(ordinal)
+            self._attempts.failed(ordinal, timed_out)
             self.advance(self._reads.time())
 
     def abandon(self) -> ResponseSink | None:
@@ -157,9 +157,9 @@ class _PlainRead(ForwardedRead):
         elif (sink := self.abandon()) is not None:
             sink.on_forwarded_response(head.replace(_NO_HOPS, _ONE_HOP, 1), body)
 
-    def on_failure(self, ordinal: int) -> None:
+    def on_failure(self, ordinal: int, timed_out: bool = False) -> None:
         self._need_attempts()
-        super().on_failure(ordinal)
+        super().on_failure(ordinal, timed_out)
 
     def _need_attempts(self) -> None:
         if self._attempts is None:
@@ -208,11 +208,9 @@ class _ReadWithOptions(ForwardedRead):
         if (error := request.exception()) is None:
             self.on_response(ordinal, *request.result())
             return
-        if isinstance(error, PeerTimeout):
-            return  # the deadline has passed, and the sweep ends the read
         if not isinstance(error, PeerUnavailable):
             note_failure("ForwardedRead.request", error)
-        self.on_failure(ordinal)
+        self.on_failure(ordinal, isinstance(error, PeerTimeout))
 
     def abandon(self) -> ResponseSink | None:
         for request in self._requests:

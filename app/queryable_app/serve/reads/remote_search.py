@@ -84,21 +84,17 @@ class RemoteSearch:
     def _take_answer(self, task: asyncio.Task[CoverAnswer]) -> None:
         """Note which partitions the node covers, except those that another one has covered meanwhile."""
         ordinal, partitions = self._running.pop(task)
-        answer, timed_out = _NO_ANSWER, False
+        timed_out = False
         try:
             answer = task.result()
-        except PeerTimeout:
-            timed_out = True
-        except PeerUnavailable:
-            pass
+        except PeerUnavailable as unavailable:
+            answer, timed_out = _NO_ANSWER, isinstance(unavailable, PeerTimeout)
         self._partitioner.note_mismatched(answer.mismatched)
         for partition in self.refusals.keys() & partitions:
             progress = answer.progress.get(partition)
             if progress is not None:
                 self.covered.setdefault(ordinal, {})[partition] = progress
                 del self.refusals[partition]
-            elif timed_out:
-                self._attempts[partition].timed_out(ordinal)
             else:
-                self._attempts[partition].failed(ordinal)
+                self._attempts[partition].failed(ordinal, timed_out)
                 self.refusals[partition] = answer.refused.get(partition, self.refusals[partition])

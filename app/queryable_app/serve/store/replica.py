@@ -199,15 +199,11 @@ class Replica:
         """Write rows with their state, then wake the reads that wait for the position. If the write fails, only this replica
         stops; nothing is raised. `clock` and `sources` replace the event time and the source positions; `entries` are those
         behind the rows."""
+        changes = (deletes, clock, sources, entries, deleted_ranges)
         if not state.complete and self._reaches_end(state, sources):
             state = state._replace(complete=True)
             self.settled = False
-        store = self.store
-        try:
-            store.apply(puts, state, last_bad, deletes, clock, sources, entries, deleted_ranges)
-        except (StoreError, Failure) as error:
-            self.note_write_failure(error)
-        else:
+        if self.write(lambda store: store.apply(puts, state, last_bad, *changes)):
             self._position_changed()
 
     def _reaches_end(self, state: ReplicaState, sources: SourcePositions | None) -> bool:
@@ -219,16 +215,19 @@ class Replica:
         store = self.store
         try:
             change(store)
-        except (StoreError, Failure) as error:
+        except StoreError as error:
             self.note_write_failure(error)
-            return False
-        return True
+        except Failure as failure:  # the store is unreadable too
+            self.fail(failure.detail)
+        else:
+            return True
+        return False
 
-    def note_write_failure(self, error: StoreError | Failure) -> None:
+    def note_write_failure(self, error: StoreError) -> None:
         if isinstance(error, StoreUnavailable):
             self.suspend(str(error))
-        else:  # with a Failure the store is unreadable too
-            self.fail(error.detail if isinstance(error, Failure) else str(error))
+        else:
+            self.fail(str(error))
 
     def suspend(self, why: str) -> None:
         """Accept no writes until the store has been opened again."""

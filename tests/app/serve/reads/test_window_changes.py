@@ -17,9 +17,8 @@ from tests.support.served import Served, served
 from tests.support.windows import Record, row_of, view
 
 SECOND, HOUR = 1000, 3_600_000
-START = (
-    time_ns() // 1_000_000 // HOUR * HOUR
-)  # so the bounds of windows are round, and none is over in the next hours
+# A whole hour, so the bounds of windows are round. No window of it is over in the next hours.
+START = time_ns() // 1_000_000 // HOUR * HOUR
 NDJSON = {"accept": "application/x-ndjson"}
 
 
