@@ -319,7 +319,9 @@ def test_checkpoint_source_answers_reads(slow_trio: Trio) -> None:
     with slow_trio.nodes[0].client() as client:
         while not fetching.done():
             answer = client.get(
-                "/v1/keys/00000007?consistency=any", headers={"accept": "application/octet-stream"}
+                # The disk decides for how long RocksDB holds the interpreter to make the checkpoint and to open it.
+                "/v1/keys/00000007?consistency=any&deadline-ms=30000",
+                headers={"accept": "application/octet-stream"},
             )
             assert (answer.status_code, len(answer.content)) == (200, 20_000)
 
