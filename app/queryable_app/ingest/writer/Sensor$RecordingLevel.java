@@ -6,7 +6,7 @@ import java.util.Locale;
  * Say which metrics Kafka's clients record, in place of the class of this name in Kafka's client: the JVM finds this one first.
  *
  * Strategy: a client at the default level, INFO, records nothing. Its metrics have no reader here, and no setting of Kafka turns them
- * off; at a record a fetch they are a sixth of ingest's CPU. At the other levels the answers are Kafka's.
+ * off; where most fetches have one record, they take a sixth of ingest's CPU. The answers at the other levels are Kafka's.
  */
 public enum Sensor$RecordingLevel {
   INFO(0, "INFO"),
