@@ -233,9 +233,8 @@ def test_complete_slices_are_applied_by_the_next_turn_of_the_loop(tmp_path: Path
                     await until("it is applied", lambda end=end: rows.replica.position == end)  # type: ignore[misc]
         return at_once
 
-    # The first come before the connection is accepted, and a busy machine may stretch some to a millisecond. With a task in
-    # between there would be none.
-    assert asyncio.run(run()) >= 10
+    # The first come before the connection is accepted, and another process may stretch a slice to a millisecond.
+    assert asyncio.run(run()) >= 16
 
 
 def test_part_of_a_slice_behind_a_complete_one_waits_for_its_rest(tmp_path: Path) -> None:
