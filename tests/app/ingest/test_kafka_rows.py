@@ -64,14 +64,6 @@ def read(row: Any) -> Record:
     )
 
 
-def test_the_connector_uses_the_writers_class(spark: SparkSession) -> None:
-    """The JVM takes the class of the writer's jar, not that of Spark's connector."""
-    jvm: Any = spark._jvm
-    loaded = jvm.java.lang.Class.forName("org.apache.spark.sql.kafka010.KafkaRecordToRowConverter")
-
-    assert "row-writer-" in loaded.getProtectionDomain().getCodeSource().getLocation().toString()
-
-
 @pytest.mark.parametrize("with_headers", [False, True])
 def test_rows_have_what_records_have(spark: SparkSession, with_headers: bool) -> None:
     """A row has every field of its record, whatever the sizes of those before it were."""

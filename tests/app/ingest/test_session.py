@@ -72,6 +72,21 @@ def test_compiler_jar_has_no_signature(spark: SparkSession) -> None:
     assert jvm.java.lang.Class.forName("org.codehaus.janino.Parser").getSigners() is None
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "org.apache.spark.sql.kafka010.KafkaRecordToRowConverter",
+        "org.apache.kafka.common.metrics.Sensor$RecordingLevel",
+    ],
+)
+def test_class_of_the_writers_jar_replaces_a_librarys(spark: SparkSession, name: str) -> None:
+    """The JVM takes the class of the row writer's jar, not that of Spark's connector or of Kafka's client."""
+    jvm: Any = spark._jvm
+    loaded = jvm.java.lang.Class.forName(name)
+
+    assert "row-writer-" in loaded.getProtectionDomain().getCodeSource().getLocation().toString()
+
+
 def test_jvm_that_does_not_start_is_named(tmp_path: Path) -> None:
     """A JVM that rejects an option ends with a code, which the message names."""
     with pytest.raises(JarsError, match="exit code 1"):
