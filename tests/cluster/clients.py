@@ -305,7 +305,7 @@ async def read_and_follow(url: str, topic: str) -> None:
 
 
 async def make_topic(name: str, partitions: str) -> None:
-    await asyncio.to_thread(topics.create_topic, KAFKA, name, int(partitions))
+    await topics.create_topic(KAFKA, name, int(partitions))
 
 
 COMMANDS: dict[str, Callable[..., Any]] = {

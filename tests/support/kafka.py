@@ -30,10 +30,10 @@ class KafkaForTests(EmbeddedKafka):
         return self._address.controller_port
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
-        topics.create_topic(kafka_connection(self.bootstrap, {}), name, partitions, config)
+        asyncio.run(topics.create_topic(kafka_connection(self.bootstrap, {}), name, partitions, config))
 
     def partitions_of(self, name: str) -> int:
-        return topics.partitions_of(kafka_connection(self.bootstrap, {}), name)
+        return asyncio.run(topics.partitions_of(kafka_connection(self.bootstrap, {}), name))
 
     def _write_settings(self) -> Path:
         """Append the further settings, since the last line of a setting counts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def _size(file: Path, resource: Resource, kafka: str) -> tuple[TopicSize | None,
     spec = resource.spec
     address = spec.bootstrap_servers if kafka == "file" else kafka
     try:
-        size = size_of(kafka_connection(address, spec.kafka_config), spec.topic)
+        size = asyncio.run(size_of(kafka_connection(address, spec.kafka_config), spec.topic))
     except KafkaSettingsError as e:
         fail(INVALID, f"{file}: spec.kafka.config: {e}")
     except KafkaUnreachable as e:

@@ -39,8 +39,8 @@ def start_rekey_job(
     return SupervisedProcess("rekey job", start, start())
 
 
-def delete_internal_topics(kafka: KafkaConnection, name: str, revision: int) -> None:
+async def delete_internal_topics(kafka: KafkaConnection, name: str, revision: int) -> None:
     """Delete the internal topics of this revision and of the one before. An earlier run has left
     them in Kafka, and their records belong to another view."""
     for number in {revision, max(1, revision - 1)}:
-        topics.delete_topic(kafka, internal_topic(f"local.{name}.r{number}"))
+        await topics.delete_topic(kafka, internal_topic(f"local.{name}.r{number}"))

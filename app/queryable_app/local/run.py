@@ -97,7 +97,7 @@ def run(resource: Resource, options: Options, progress: Progress) -> None:
     """Run until a signal requests the end, and return when everything has stopped."""
     raise_descriptor_limit()  # child processes inherit it
     _check_descriptors(1)  # before Spark starts to check the SQL
-    with StopRequest.on_signals() as stop_request, contextlib.suppress(Stopped):
+    with contextlib.suppress(Stopped), StopRequest.on_signals() as stop_request:
         secrets = find_secrets(resource.document, resource.spec, options.secrets, options.kafka)
         if secrets.tls:
             check_certificate(Path(secrets.tls), "spec.tls.secretRef")
@@ -207,8 +207,8 @@ class _Run:
             self._broker.wait_until_ready()
             self._bootstrap = self._broker.bootstrap
             kafka = kafka_connection(self._bootstrap, {})
-            topics.create_topic(kafka, topic, self._options.partitions)
-            partitions = topics.partitions_of(kafka, topic)
+            self._stop_request.run(topics.create_topic(kafka, topic, self._options.partitions))
+            partitions = self._stop_request.run(topics.partitions_of(kafka, topic))
         self._progress.say(f"Kafka answers at {self._bootstrap}; topic {topic!r} has {partitions} partitions")
         return partitions
 
@@ -221,7 +221,7 @@ class _Run:
         with self._progress.waiting(f"Waiting for topic {topic!r} at {self._bootstrap}") as show:
             while True:
                 try:
-                    if partitions := topics.partitions_of(kafka, topic):
+                    if partitions := self._stop_request.run(topics.partitions_of(kafka, topic)):
                         break
                     problem = (
                         f"there is no topic {topic!r} at {self._bootstrap}: create it, or correct spec.topic"
@@ -265,7 +265,7 @@ class _Run:
         if earlier is None or changed:
             config = {} if self._broker else self._secrets.kafka_config(self._resource.spec)
             kafka_now = kafka_connection(self._bootstrap, config)
-            delete_internal_topics(kafka_now, self._resource.name, number)
+            self._stop_request.run(delete_internal_topics(kafka_now, self._resource.name, number))
         self._data.write(_VIEW_FILE, {"revision": number, "view": view})
         self._data.write(RESOURCE_FILE, self._resource.document)
         name, pods = f"{self._resource.name}-r{number}", len(self._urls)

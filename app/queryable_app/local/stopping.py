@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any, TypeVar
+
+_Result = TypeVar("_Result")
 
 
-class Stopped(KeyboardInterrupt):
-    """The run was requested to end. No Exception, so that no handler swallows it on the way out.
-
-    asyncio lets KeyboardInterrupt alone out of its callbacks; it would log any other and go on.
-    """
+class Stopped(BaseException):
+    """The run was requested to end. No Exception, so that no handler swallows it on the way out."""
 
 
 class StopRequest:
@@ -22,6 +22,7 @@ class StopRequest:
     def __init__(self) -> None:
         self._requested = False
         self._deferred = False
+        self._cancel: Callable[[], object] | None = None
 
     @staticmethod
     @contextmanager
@@ -39,8 +40,10 @@ class StopRequest:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._requested:  # only once: no signal interrupts the way out
             self._requested = True
-            if not self._deferred:
-                _raise_stopped_outside_of_callbacks()
+            if self._cancel:
+                self._cancel()
+            elif not self._deferred:
+                raise Stopped
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
@@ -50,22 +53,30 @@ class StopRequest:
             yield
         finally:
             self._deferred = False
-        self.check()
+            self.check()
+
+    def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Run the coroutine in an event loop. A signal cancels it, and raises Stopped once the loop is closed.
+
+        An exception that a signal raises inside the loop could be taken by a client for a broken connection, or leave the
+        loop in a state in which it cannot be closed.
+        """
+
+        async def cancellable() -> _Result:
+            loop, task = asyncio.get_running_loop(), asyncio.current_task()
+            assert task is not None
+            self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+            try:
+                if self._requested:  # while the loop was created
+                    self._cancel()
+                return await work
+            finally:
+                self._cancel = None
+
+        with self.deferred():
+            return asyncio.run(cancellable())
 
     def check(self) -> None:
         """Raise Stopped again if it was lost: the interpreter drops exceptions that a signal raises inside its callbacks."""
         if self._requested:
             raise Stopped
-
-
-def _raise_stopped_outside_of_callbacks() -> None:
-    """Raise Stopped, in a running event loop as its next callback: the callback that it interrupts could swallow it."""
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        raise Stopped from None
-    loop.call_soon_threadsafe(_raise_stopped)
-
-
-def _raise_stopped() -> None:
-    raise Stopped

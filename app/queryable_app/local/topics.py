@@ -33,33 +33,11 @@ class TopicRefused(Exception):
     """The broker refuses the topic or the record; the message says why."""
 
 
-def partitions_of(kafka: KafkaConnection, topic: str) -> int:
-    """Return how many partitions the topic has; 0 if it does not exist or one of them has no leader."""
-    return asyncio.run(_partitions_of(kafka, topic))
-
-
 @dataclass(frozen=True, slots=True)
 class TopicSize:
     partitions: int
     records: int
     """The distance of the offsets, which compaction and transactions make larger than the number of records."""
-
-
-def size_of(kafka: KafkaConnection, topic: str) -> TopicSize | None:
-    """Return the size of the topic; None if it does not exist or one of its partitions has no leader."""
-    return asyncio.run(_size_of(kafka, topic))
-
-
-def create_topic(
-    kafka: KafkaConnection, topic: str, partitions: int, config: Mapping[str, str] | None = None
-) -> None:
-    """Create the topic, and return when every partition has a leader. An existing topic stays unchanged."""
-    asyncio.run(_create_topic(kafka, topic, partitions, dict(config or {})))
-
-
-def delete_topic(kafka: KafkaConnection, topic: str) -> None:
-    """Delete the topic, if it exists, and return when it is gone."""
-    asyncio.run(_delete_topic(kafka, topic))
 
 
 @asynccontextmanager
@@ -87,14 +65,16 @@ async def producing(kafka: KafkaConnection, topic: str, partitioner: str) -> Asy
         yield send
 
 
-async def _partitions_of(kafka: KafkaConnection, topic: str) -> int:
+async def partitions_of(kafka: KafkaConnection, topic: str) -> int:
+    """Return how many partitions the topic has; 0 if it does not exist or one of them has no leader."""
     admin = AIOKafkaAdminClient(**client_arguments(kafka))
     async with _connected(admin, kafka):
         return await _ready_partitions(admin, topic)
 
 
-async def _size_of(kafka: KafkaConnection, topic: str) -> TopicSize | None:
-    partitions = await _partitions_of(kafka, topic)
+async def size_of(kafka: KafkaConnection, topic: str) -> TopicSize | None:
+    """Return the size of the topic; None if it does not exist or one of its partitions has no leader."""
+    partitions = await partitions_of(kafka, topic)
     if not partitions:
         return None
     consumer = AIOKafkaConsumer(**client_arguments(kafka))
@@ -104,10 +84,13 @@ async def _size_of(kafka: KafkaConnection, topic: str) -> TopicSize | None:
         return TopicSize(partitions, sum(last[part] - first[part] for part in parts))
 
 
-async def _create_topic(kafka: KafkaConnection, topic: str, partitions: int, config: dict[str, str]) -> None:
+async def create_topic(
+    kafka: KafkaConnection, topic: str, partitions: int, config: Mapping[str, str] | None = None
+) -> None:
+    """Create the topic, and return when every partition has a leader. An existing topic stays unchanged."""
     admin = AIOKafkaAdminClient(**client_arguments(kafka))
     async with _connected(admin, kafka):
-        answer = await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=config)])
+        answer = await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=dict(config or {}))])
         for _, code, *message in answer.topic_errors:
             error = for_code(code)
             if code and error is not TopicAlreadyExistsError:
@@ -120,7 +103,8 @@ async def _create_topic(kafka: KafkaConnection, topic: str, partitions: int, con
             await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _delete_topic(kafka: KafkaConnection, topic: str) -> None:
+async def delete_topic(kafka: KafkaConnection, topic: str) -> None:
+    """Delete the topic, if it exists, and return when it is gone."""
     admin = AIOKafkaAdminClient(**client_arguments(kafka))
     async with _connected(admin, kafka):
         deadline = time.monotonic() + _LEADERS_SECONDS

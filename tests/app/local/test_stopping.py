@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -63,6 +68,28 @@ def test_signal_handlers_are_restored() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_signal_during_a_deferred_block_outlives_its_failure() -> None:
+    """A block that fails after the signal, perhaps because of it, ends the run as requested."""
+
+    def lose_the_broker(stop_request: StopRequest) -> None:
+        with stop_request.deferred():
+            os.kill(os.getpid(), signal.SIGINT)
+            raise ConnectionError("the broker has got the signal too")
+
+    with StopRequest.on_signals() as stop_request, pytest.raises(Stopped):
+        lose_the_broker(stop_request)
+
+
+def test_coroutine_returns_its_result() -> None:
+    """Without a signal, the event loop returns what the coroutine returns."""
+
+    async def answer() -> int:
+        return 42
+
+    with StopRequest.on_signals() as stop_request:
+        assert stop_request.run(answer()) == 42
+
+
 def test_signal_ends_an_event_loop_whatever_it_interrupts() -> None:
     """A client's callback that takes every exception for a broken connection does not swallow the stop request."""
 
@@ -73,8 +100,8 @@ def test_signal_ends_an_event_loop_whatever_it_interrupts() -> None:
             raise ConnectionError("the socket is broken") from e
         await asyncio.Event().wait()
 
-    with StopRequest.on_signals(), pytest.raises(Stopped):
-        asyncio.run(call_kafka())
+    with StopRequest.on_signals() as stop_request, pytest.raises(Stopped):
+        stop_request.run(call_kafka())
 
 
 def test_signal_wakes_an_event_loop_that_waits() -> None:
@@ -84,5 +111,60 @@ def test_signal_wakes_an_event_loop_that_waits() -> None:
         asyncio.get_running_loop().run_in_executor(None, os.kill, os.getpid(), signal.SIGTERM)
         await asyncio.Event().wait()
 
-    with StopRequest.on_signals(), pytest.raises(Stopped):
-        asyncio.run(wait())
+    with StopRequest.on_signals() as stop_request, pytest.raises(Stopped):
+        stop_request.run(wait())
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # a signal before there is a loop
+def test_signal_before_any_line_of_an_event_loop_ends_in_stopped() -> None:
+    """While the loop is created, runs, closes, or has been left: at each of its lines the signal has the same effect."""
+    cleaned: list[int] = []
+
+    async def call_kafka() -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, int)
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append(1)
+
+    def run_with_signal_before(number: int) -> bool:
+        """Return whether there was a line with this number."""
+        with StopRequest.on_signals() as stop_request:
+            with contextlib.suppress(Stopped), _signal_before_line(number) as lines:
+                stop_request.run(call_kafka())
+            if lines.passed < number:
+                return False
+            with pytest.raises(Stopped):
+                stop_request.check()
+        return True
+
+    number = 1
+    while run_with_signal_before(number):
+        number += 1
+
+    assert number > 500
+    assert len(cleaned) > 100
+
+
+class _Lines:
+    passed = 0
+
+
+@contextlib.contextmanager
+def _signal_before_line(number: int) -> Iterator[_Lines]:
+    """Send SIGINT before this line of Python that is executed inside the block; the first has the number 1."""
+    lines = _Lines()
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        if event == "line":
+            lines.passed += 1
+            if lines.passed == number:
+                sys.settrace(None)
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield lines
+    finally:
+        sys.settrace(None)
