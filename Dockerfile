@@ -24,7 +24,7 @@ ENV PATH=/opt/venv/bin:$PATH \
 
 FROM base AS dependencies
 COPY requirements-image.lock /build/
-# Nothing is compiled: there is no compiler. Of pyspark, which is Python and jars, no wheel is published.
+# No package is compiled: there is no compiler here. Of pyspark, which is Python and jars, no wheel is published.
 RUN python -m venv --without-pip /opt/venv \
  && /usr/local/bin/python -m pip --python /opt/venv/bin/python install --no-cache-dir --only-binary :all: \
     --no-binary pyspark --require-hashes -r /build/requirements-image.lock
@@ -71,10 +71,16 @@ RUN cd /build \
  && mv "$QT_CACHE_DIR"/classes-*.jsa "$QT_CACHE_DIR"/row-writer-*.jar /prepared/
 
 
-FROM dependencies AS project
+# The compiler of hatch_build.py. Python's headers are for an image whose Python is Debian's.
+FROM dependencies AS compiler
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends gcc libc6-dev libpython3-dev
+
+
+FROM compiler AS project
 COPY . /build/
 RUN cd /build \
- && /usr/local/bin/python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels . \
+ && QT_COMPILE=always /usr/local/bin/python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels . \
  && /usr/local/bin/python -m pip --python /opt/venv/bin/python install --no-cache-dir --no-deps --no-index \
     --prefix /project /wheels/*.whl
 

@@ -10,7 +10,7 @@ request, and its answer waits for nothing: the first request of a turn is answer
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Final, Protocol
 
 from uvicorn.server import ServerState
@@ -19,7 +19,6 @@ from queryable_app.errors import Failure
 from queryable_app.serve.base.background import note_failure
 from queryable_app.serve.base.counters import Counters
 from queryable_app.serve.base.write_now import write_now
-from queryable_app.serve.reads.plain_reads import PlainReads
 
 WAITING_MAX: Final = 64  # a request or an answer waits for at most so many others
 
@@ -39,6 +38,14 @@ class Reader(Protocol):
         ...
 
 
+class Reads(Protocol):
+    """What answers the plain reads, as `PlainReads` does."""
+
+    def found_at_once(self, keys: Sequence[bytes]) -> list[bytes | Failure | None]: ...
+
+    def set_server_lines(self, lines: bytes) -> None: ...
+
+
 class Turn:
     """Collect the reads and the answers of one turn, of all connections of a node.
 
@@ -46,7 +53,7 @@ class Turn:
     other nodes answer.
     """
 
-    def __init__(self, reads: PlainReads, counters: Counters, send_forwarded: Callable[[], None]) -> None:
+    def __init__(self, reads: Reads, counters: Counters, send_forwarded: Callable[[], None]) -> None:
         self._found_at_once = reads.found_at_once
         self._set_server_lines = reads.set_server_lines
         self._counters = counters
