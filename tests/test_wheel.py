@@ -51,7 +51,7 @@ def test_wheel_without_a_compiler_has_the_sources(tmp_path: Path) -> None:
     built = build(tmp_path)
 
     assert built.returncode == 0, built.stderr
-    assert "The wheel has no compiled modules" in built.stdout
+    assert "The wheel has no compiled modules" in built.stdout + built.stderr
     (wheel,) = tmp_path.iterdir()
     assert wheel.name.endswith("-py3-none-any.whl")
     names = ZipFile(wheel).namelist()
