@@ -81,6 +81,8 @@ class TlsListener:
         for connection, _ in self._ready:
             connection.close()
         self._ready.clear()
+        for handshake in self._handshakes:
+            handshake.cancel()
         if self._sweeping is not None:
             self._sweeping.cancel()
 

@@ -219,6 +219,18 @@ def test_a_flood_of_half_handshakes_leaves_room(tmp_path: Path, ca: CertificateA
         assert _ended(oldest)  # long before its time is over
 
 
+def test_half_handshake_does_not_hold_up_a_stop(tmp_path: Path, ca: CertificateAuthority) -> None:
+    """A node that stops ends the handshakes that are in progress, and waits for none of them."""
+    with socket.socket() as half:
+        half.settimeout(20)
+        with tls_node(tmp_path, ca, head_seconds_max=600) as node:
+            half.connect(("127.0.0.1", node.port))
+            half.sendall(b"\x16\x03\x01\x02\x00\x01")
+            with connect(node, trusting(ca)) as later:  # handshakes begin in their order
+                assert read_key(later).startswith(b"HTTP/1.1 200 ")
+        assert _ended(half)
+
+
 def test_garbage_after_the_first_byte_ends_the_connection(tmp_path: Path, ca: CertificateAuthority) -> None:
     """Bytes that begin like TLS and are not end their connection alone."""
     with tls_node(tmp_path, ca) as node:
