@@ -1,8 +1,9 @@
 """Compile modules when a wheel is built.
 
-Strategy: pyproject.toml lists the modules through which each plain read goes. mypyc makes C of them, by the types that `make check` checks, and the wheel has the compiled modules, which Python imports first, beside the sources. Where
-there is no C compiler, or Python has no headers, the wheel has the sources alone, and works in the same way. An editable
-installation is never compiled, so that a change of a source counts.
+Strategy: pyproject.toml lists the modules through which each plain read goes. mypyc makes C of them, by the types that
+`make check` checks, and the wheel has the compiled modules, which Python imports first, beside the sources. Where there is no C
+compiler, or Python has no headers, the wheel has the sources alone, and works in the same way. An editable installation is never
+compiled, so that a change of a source counts.
 """
 
 from __future__ import annotations
