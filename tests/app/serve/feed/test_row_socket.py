@@ -186,34 +186,27 @@ def test_no_slice_is_applied_after_connections_are_closed(tmp_path: Path) -> Non
     asyncio.run(run())
 
 
-class SlowDeadLetters:
-    """Write dead letters once `written` is set."""
-
-    def __init__(self) -> None:
-        self.asked, self.written = asyncio.Event(), asyncio.Event()
-
-    async def send_dead_letters(self, _: Sequence[DeadLetter]) -> None:
-        self.asked.set()
-        await self.written.wait()
-
-
 def test_slow_store_slows_the_sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that are not applied stay with the sender, and the node buffers none."""
 
     async def run() -> None:
         async with listening(tmp_path) as rows:
-            letters = SlowDeadLetters()
-            slices = Slices(rows.node.replicas, rows.node.codec, "DeadLetter", letters)
-            monkeypatch.setattr(rows.socket, "_slices", slices)
+            started, proceed = asyncio.Event(), asyncio.Event()
+
+            async def held_up(_: bytes) -> None:
+                started.set()
+                await proceed.wait()
+
+            monkeypatch.setattr(rows.node.slices, "write_dead_letters", held_up)
             _, writer = await rows.connect()
-            writer.write(slice_frame(bad(0, b"k", "not JSON")))
-            for offset in range(1, 101):
-                writer.write(slice_frame(put(offset, b"a", b"x" * 100_000)))
-            await letters.asked.wait()
+            frame = slice_frame(put(0, b"a", b"x" * 100_000))
+            for _ in range(100):
+                writer.write(frame)
+            await started.wait()
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.3):
                     await writer.drain()
-            letters.written.set()
+            proceed.set()
             async with asyncio.timeout(20):
                 await writer.drain()
             writer.close()
@@ -305,8 +298,14 @@ def test_lone_slice_with_a_dead_letter_waits_for_it(tmp_path: Path, monkeypatch:
 
     async def run() -> None:
         async with listening(tmp_path) as rows:
-            letters = SlowDeadLetters()
-            slices = Slices(rows.node.replicas, rows.node.codec, "DeadLetter", letters)
+            written, asked = asyncio.Event(), asyncio.Event()
+
+            class SlowDeadLetters:
+                async def send_dead_letters(self, _: Sequence[DeadLetter]) -> None:
+                    asked.set()
+                    await written.wait()
+
+            slices = Slices(rows.node.replicas, rows.node.codec, "DeadLetter", SlowDeadLetters())
             monkeypatch.setattr(rows.socket, "_slices", slices)
             _, writer = await rows.connect()
             writer.write(slice_frame(put(0, b"a", b"1")))
@@ -314,9 +313,9 @@ def test_lone_slice_with_a_dead_letter_waits_for_it(tmp_path: Path, monkeypatch:
 
             writer.write(slice_frame(bad(1, b"k", "not JSON")))
             async with asyncio.timeout(5):
-                await letters.asked.wait()
+                await asked.wait()
             assert rows.replica.position == 1
-            letters.written.set()
+            written.set()
             await until("the slice is applied", lambda: rows.replica.position == 2)
             writer.close()
 
