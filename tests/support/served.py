@@ -45,7 +45,7 @@ class Served:
         self.protocol: type[FastLane] = protocol_class(node)
         self._listener = listener
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._server = TlsServer(
+        self.server = TlsServer(
             uvicorn.Config(
                 self.app,
                 http=self.protocol,
@@ -64,8 +64,8 @@ class Served:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        serving = asyncio.create_task(self._server.serve([self._listener]))
-        while not self._server.started:
+        serving = asyncio.create_task(self.server.serve([self._listener]))
+        while not self.server.started:
             await asyncio.sleep(0.001)
         await self.node.checkpoints.start()
         if self.node.tls is not None:
@@ -86,7 +86,7 @@ class Served:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
+        self.server.should_exit = True
         self._thread.join(10)
         assert not self._thread.is_alive()
 

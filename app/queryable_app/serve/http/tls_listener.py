@@ -233,6 +233,14 @@ class TlsServer(uvicorn.Server):
         ]
         self.servers.extend(listeners)  # type: ignore[arg-type]
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop. A connection that is accepted in this turn of the event loop opens in the next one. uvicorn would miss it,
+        and then wait for its client."""
+        for server in self.servers:
+            server.close()
+        await asyncio.sleep(0)
+        await super().shutdown(sockets)
+
     def _new_protocol(self) -> asyncio.Protocol:
         return self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
