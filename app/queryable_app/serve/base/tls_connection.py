@@ -53,9 +53,11 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
             async with asyncio.timeout(seconds):
                 await connect(lambda: self)
                 await self.opened
-        finally:
-            if not self.opened.done() or self.opened.cancelled():
-                self.abort()
+        except (
+            BaseException
+        ):  # also if the handshake has just ended: the caller does not know of the connection
+            self.abort()
+            raise
 
     # The protocol of the socket's transport.
 

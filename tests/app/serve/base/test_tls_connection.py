@@ -156,6 +156,29 @@ def test_a_silent_client_fails_in_time(server_side: ssl.SSLContext) -> None:
     run(test)
 
 
+def test_a_connection_that_is_given_up_as_it_opens_is_closed(server_side: ssl.SSLContext) -> None:
+    """A caller that is cancelled at the moment in which the handshake ends leaves no open connection behind."""
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        client = Recorder()
+        async with sockets() as (ours, theirs):
+            connection = TlsConnection(client_context(CA.pem), lambda: client, "127.0.0.1")
+            connection.opened.add_done_callback(lambda _: opening.cancel())
+            opening = asyncio.ensure_future(
+                connection.open(lambda made: loop.create_connection(made, sock=ours), SECONDS)
+            )
+            server = TlsConnection(server_side, Recorder)
+            await server.open(lambda made: loop.connect_accepted_socket(made, theirs), SECONDS)
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            async with asyncio.timeout(SECONDS):
+                await client.lost.wait()
+            server.abort()
+
+    run(test)
+
+
 async def _rest(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> bytes:
     received = b""
     while True:
