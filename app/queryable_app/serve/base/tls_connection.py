@@ -53,10 +53,8 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
             async with asyncio.timeout(seconds):
                 await connect(lambda: self)
                 await self.opened
-        except (
-            BaseException
-        ):  # also if the handshake has just ended: the caller does not know of the connection
-            self.abort()
+        except BaseException:
+            self.abort()  # also if the handshake has just ended: the caller does not know of the connection
             raise
 
     # The protocol of the socket's transport.

@@ -1,4 +1,4 @@
-"""The HTTP server stops."""
+"""Test how the HTTP server stops."""
 
 from __future__ import annotations
 
