@@ -208,6 +208,9 @@ class NodeSettings:
     """The rate at which the node sends checkpoints, to all peers together. The default takes a quarter of a core and is five
     times the rate of ingest. A link of 1 Gb/s carries 110, so set less there."""
 
+    read_deadline_ms: int = 2000
+    """Milliseconds that a read may take if it names no deadline."""
+
     page_rows_max: int = 10_000
     """The largest `limit` of a scan."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import httpx
 import uvicorn
@@ -32,6 +32,9 @@ from tests.support.aggregates import contribution_row
 from tests.support.node import slice_payload
 
 T = TypeVar("T")
+
+READ_DEADLINE_MS: Final = 10_000
+"""The deadline of a read that names none: beside other tests a node may wait seconds for a core."""
 
 
 class Served:
@@ -229,7 +232,7 @@ def served(
             data_dir=str(directory / "data"),
             run_dir=str(directory / "run"),
             placement_path=str(directory / "placement.json"),
-            **(settings or {}),
+            **({"read_deadline_ms": READ_DEADLINE_MS} | (settings or {})),
         )
     )
     if complete:

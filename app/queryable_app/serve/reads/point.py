@@ -67,11 +67,12 @@ class Reads:
         self._apply_settings()
 
     def _apply_settings(self) -> None:
-        """Take the defaults from `spec.read`, which may change while the node runs, and note whether it drains."""
+        """Take the defaults from `spec.read`, which may change while the node runs, and the settings. Note whether it drains."""
         read = self.node.read_settings
         consistency = Consistency(read.consistency)
         bound = read.max_lag_ms if consistency is Consistency.BOUNDED else None
-        self.defaults = ReadOptions(consistency, max_lag_ms=bound)
+        deadline_ms = self.node.settings.read_deadline_ms
+        self.defaults = ReadOptions(consistency, max_lag_ms=bound, deadline_ms=deadline_ms)
         # A view with windows or entries has no single value of a key; the router says so.
         self.plain_reads_wait = consistency is Consistency.STRONG or not self.node.has_single_rows
         self.plain.answers_at_once = not (self.plain_reads_wait or self.node.draining)

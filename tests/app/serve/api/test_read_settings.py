@@ -133,3 +133,15 @@ def test_read_settings_require_the_node_token(http: httpx.Client) -> None:
     assert http.put(PATH, json={"ingest": True}).status_code == 401
     assert http.put(PATH, json={"ingest": True}, headers={"qt-node": "other"}).status_code == 403
     assert http.get("/v1/status").json()["read"]["ingest"] is False
+
+
+def test_deadline_of_a_read_that_names_none(tmp_path: Path) -> None:
+    """The node's setting is the deadline, also after its read settings have changed, and the read's own one goes before it."""
+    with served(tmp_path, partitions=1, settings={"read_deadline_ms": 1}) as node, node.client() as http:
+        node.fill(50_000)
+        node.on_loop(lambda: node.node.apply_read_settings(node.node.read_settings))
+
+        late, in_time = http.get("/v1/count"), http.get("/v1/count?deadline-ms=60000")
+
+    assert (late.status_code, late.json()["reason"]) == (504, "deadline_exceeded")
+    assert (in_time.status_code, in_time.json()["count"]) == (200, 50_000)
