@@ -20,6 +20,7 @@ from queryable_operator.spec.observed import Manifest
 TERM_SECONDS: Final = 15
 _RENEW_WITHIN_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 2.0
+_RELEASES_MAX: Final = 3
 
 _LOG: Final = logging.getLogger("queryable_operator.act.election")
 
@@ -86,15 +87,25 @@ class Election:
                     ) from error
 
     async def release(self) -> None:
-        """Give the Lease up, so that another operator need not wait for the end of its term."""
-        if self._lease is None:
-            return
-        spec = {**self._lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+        """Give the Lease up, so that another operator need not wait for the end of its term.
+
+        The end of this operator may have cancelled a write that the API server carries out, so what counts is what is there.
+        """
+        self._lease = None
         try:
-            await self._cluster.replace(self._namespace, {**self._lease, "spec": spec})
+            for _ in range(_RELEASES_MAX):
+                lease = await self._cluster.get("Lease", self._namespace, self._name)
+                if lease is None or _spec(lease).get("holderIdentity") != self._identity:
+                    return
+                spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+                try:
+                    await self._cluster.replace(self._namespace, {**lease, "spec": spec})
+                    return
+                except ClusterError as error:
+                    if not error.conflict:
+                        raise
         except ClusterError as error:
             _LOG.info("%s", error)
-        self._lease = None
 
     async def _take(self, lease: Manifest | None, spec: dict[str, Any]) -> bool:
         wanted = {

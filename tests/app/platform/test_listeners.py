@@ -10,9 +10,13 @@ from queryable_app.platform.listeners import EVERY_ADDRESS, listen
 
 
 def reachable(listener: socket.socket, host: str) -> bool:
+    """Return whether a connection to the listener's port at the host is one to this listener, and not to another program's."""
     try:
-        with socket.create_connection((host, listener.getsockname()[1]), timeout=10):
-            return True
+        with socket.create_connection((host, listener.getsockname()[1]), timeout=10) as client:
+            listener.settimeout(10)
+            accepted, _ = listener.accept()
+            with accepted:
+                return bool(accepted.getpeername()[1] == client.getsockname()[1])
     except OSError:
         return False
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -84,6 +86,48 @@ def test_released_lease_is_taken_at_once(api: FakeApi, cluster: Cluster) -> None
 
     asyncio.run(both())
     assert _spec(api)["holderIdentity"] == "two"
+
+
+def test_lease_is_released_after_a_write_that_was_cancelled(api: FakeApi, cluster: Cluster) -> None:
+    """An operator that ends while it takes or renews the Lease gives it up, although it never gets the response."""
+
+    async def end_during(election: Election, step: Coroutine[Any, Any, None], method: str) -> None:
+        begun, going_on = threading.Event(), threading.Event()
+
+        def hold(request: Request) -> None:
+            if request.method == method:
+                api.order = lambda _: None
+                begun.set()
+                assert going_on.wait(60)
+
+        api.order = hold
+        task = asyncio.create_task(step)
+        await until(begun.is_set)
+        before = api.get("Lease", "a", "l")
+        task.cancel()
+        going_on.set()
+        await until(lambda: api.get("Lease", "a", "l") != before)
+        await election.release()
+        assert _spec(api)["holderIdentity"] == ""
+
+    async def both() -> None:
+        first = _election(cluster, "one")
+        await end_during(first, first.acquire(), "POST")
+        await first.acquire()
+        await end_during(first, first.keep(), "PUT")
+
+    asyncio.run(both())
+
+
+def test_lease_of_another_operator_is_not_released(api: FakeApi, cluster: Cluster) -> None:
+    """A standby that ends leaves the holder's Lease as it is."""
+
+    async def both() -> None:
+        await _election(cluster, "one").acquire()
+        await _election(cluster, "two").release()
+
+    asyncio.run(both())
+    assert _spec(api)["holderIdentity"] == "one"
 
 
 def test_holder_whose_lease_was_taken_ends(api: FakeApi, cluster: Cluster) -> None:
