@@ -148,12 +148,14 @@ def with_faulty_node(directory: Path, behaviour: str) -> Iterator[tuple[Served, 
 
 
 @contextmanager
-def with_only_faulty_node(directory: Path, behaviour: str) -> Iterator[tuple[Served, FaultyNode]]:
+def with_only_faulty_node(
+    directory: Path, behaviour: str, settings: dict[str, object] | None = None
+) -> Iterator[tuple[Served, FaultyNode]]:
     """Start node 0, which requests, and a faulty node as the only one with the key."""
     (listener,) = listen(1)
     faulty = FaultyNode(listener, behaviour)
     try:
-        with requesting_node(directory, address_of(listener)) as node:
+        with requesting_node(directory, address_of(listener), settings=settings) as node:
             yield node, faulty
     finally:
         faulty.stop()

@@ -229,7 +229,7 @@ class _PeerReads:
             if replica is None:
                 raise not_hosted_here(partition)
             # The position alone does not tell: one that was emptied may have passed it with records that replace others.
-            if next_offset(replica) < chosen.position or (chosen.complete and not replica.complete):
+            if next_offset(replica) < chosen.position or (chosen.complete and not replica.keeps_all_rows):
                 raise started_over(replica)
             replicas.append(ChosenReplica.of(replica))
         return replicas

@@ -64,6 +64,9 @@ class Replica:
         """The offset of a record at or after the position that Kafka has and that has not arrived."""
         self.incarnation = object()
         """Changes whenever the replica starts over. Lookups that began before the change do not apply to it."""
+        self.rows_since = object()
+        """Changes whenever the replica may lack rows that it had. Reads that chose it before the change end."""
+        self._was_complete = False  # before `require_catch_up`
         self._store = store
         self.waiting: list[tuple[NeededPosition, asyncio.Future[bool]]] = []
         """Waits for a position; `wait_for_position` and `wait_for_any` add them."""
@@ -128,6 +131,11 @@ class Replica:
         return self._store is not None and self._store.state.complete
 
     @property
+    def keeps_all_rows(self) -> bool:
+        """Return whether the replica has all rows up to its position: it is complete, or was so and only lacks the newest."""
+        return self.complete or self._was_complete
+
+    @property
     def max_event_ms(self) -> int:
         """Return the event time that the replica has reached, where the view has windows."""
         return self._store.clock.max_event_ms if self._store else NO_TIME_MS
@@ -158,6 +166,7 @@ class Replica:
             self.retrying, self._recovered_at = None, time.monotonic()
         if self.position < self._detached_position:
             self.require_catch_up()
+        self._lose_rows()
 
     def detach_store(self, why: str) -> Store | None:
         """Stop reads and writes, release waiting reads, and return the store for the caller to close. Slices are refused until
@@ -301,15 +310,19 @@ class Replica:
             self.fail(why)
             self._log_lost = True
             self._forget_end_offset()
+            self._lose_rows()
 
     def rebuild(self) -> None:
         """Delete all rows, so that the replica starts over at the earliest record."""
         if self.write(Store.clear):
             self.failed, self._log_lost = None, False
             self._forget_end_offset()
+            self._lose_rows()
 
     def require_catch_up(self) -> None:
-        """Mark the replica incomplete until it reaches the next end offset: it missed records that other replicas applied."""
+        """Mark the replica incomplete until it reaches the next end offset: it missed records that other replicas applied. Reads
+        that chose it before go on."""
+        self._was_complete = self.keeps_all_rows
         self._forget_end_offset()
         self.apply((), self.state._replace(complete=False))
 
@@ -319,6 +332,9 @@ class Replica:
         self._measured = None
         self.records_per_second = 0.0
         self._begin_incarnation()
+
+    def _lose_rows(self) -> None:
+        self.rows_since, self._was_complete = object(), False
 
     def _begin_incarnation(self) -> None:
         self.pending_record_offset = NO_PENDING_RECORD

@@ -179,20 +179,38 @@ def test_replica_behind_its_reported_position_does_not_answer(
 
 
 @PEER_READS
-def test_replica_that_was_complete_and_is_not_any_more_does_not_answer(
+def test_emptied_replica_does_not_answer_until_it_is_complete(
     two: Two, path: str, body: dict[str, object]
 ) -> None:
     """A replica that was emptied after it answered cover does not answer, though it is at that position again."""
     source = two.nodes[0]
     source.fill(len(KEYS))
     replica = source.node.replicas.by_partition[1]
-    request = {**body, "positions": {"1": replica.position}}
+    position = replica.position
+    request = {**body, "positions": {"1": position}}
     with source.client(headers=HEADERS) as http:
         before = http.post(f"/internal/v1/{path}", json={**request, "complete": [1]})
-        source.on_loop(replica.require_catch_up)
+        source.on_loop(replica.rebuild)
+        source.on_loop(lambda: replica.apply((), replica.state._replace(position=position)))
         after = http.post(f"/internal/v1/{path}", json={**request, "complete": [1]})
         of_incomplete = http.post(f"/internal/v1/{path}", json={**request, "complete": []})
     assert (before.status_code, after.status_code, of_incomplete.status_code) == (200, 503, 200)
+
+
+@PEER_READS
+def test_replica_that_only_lacks_the_newest_records_answers_reads_that_chose_it(
+    two: Two, path: str, body: dict[str, object]
+) -> None:
+    """A replica that left the node and came back still answers as of the position that it had in answer to cover."""
+    source = two.nodes[0]
+    source.fill(len(KEYS))
+    replica = source.node.replicas.by_partition[1]
+    request = {**body, "positions": {"1": replica.position}, "complete": [1]}
+    with source.client(headers=HEADERS) as http:
+        before = http.post(f"/internal/v1/{path}", json=request)
+        source.on_loop(replica.require_catch_up)
+        after = http.post(f"/internal/v1/{path}", json=request)
+    assert (before.status_code, after.status_code, after.content) == (200, 200, before.content)
 
 
 def test_scan_ends_on_the_replica_on_which_it_began(two: Two) -> None:

@@ -266,7 +266,7 @@ def test_reads_beyond_the_limit_of_a_peer_are_refused(
     """The client gets 429 overloaded at once."""
     monkeypatch.setattr("queryable_app.serve.peers.pipeline._UNANSWERED_MAX", 4)
     with ExitStack() as stack:
-        node, _ = stack.enter_context(with_only_faulty_node(tmp_path, "hangs"))
+        node, _ = stack.enter_context(with_only_faulty_node(tmp_path, "hangs", {"read_deadline_ms": 1000}))
         connections = [
             stack.enter_context(socket.create_connection(("127.0.0.1", node.port), timeout=10))
             for _ in range(6)

@@ -163,7 +163,13 @@ def test_replica_assigned_during_its_deletion_starts_over(tmp_path: Path) -> Non
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("start_over", [Replica.rebuild, Replica.require_catch_up])
+def open_another_store(replica: Replica) -> None:
+    store = replica.detach_store("has another one")
+    assert store is not None
+    replica.open(store)
+
+
+@pytest.mark.parametrize("start_over", [Replica.rebuild, open_another_store])
 def test_scan_of_a_replica_that_starts_over_is_not_available(
     tmp_path: Path, start_over: Callable[[Replica], None]
 ) -> None:
@@ -179,6 +185,24 @@ def test_scan_of_a_replica_that_starts_over_is_not_available(
             with pytest.raises(Failure, match="has started over during the read") as refused:
                 await anext(scan)
             assert refused.value.reason is Reason.NOT_AVAILABLE
+
+    asyncio.run(run())
+
+
+def test_scan_goes_on_while_its_replica_leaves_and_comes_back(tmp_path: Path) -> None:
+    """The scan ends with the rows that the replica had, although it missed records and is incomplete when it comes back."""
+
+    async def run() -> None:
+        async with node_running(tmp_path) as node:
+            rows = [row async for row in scan_of_partition_1(node)]
+            scan = scan_of_partition_1(node)
+            begun = [await anext(scan)]
+
+            node.assigned_replicas.follow(WITHOUT_1)
+            node.assigned_replicas.follow(placed(3, [[0], [0], [0]]))
+
+            assert not node.replicas.by_partition[1].complete
+            assert begun + [row async for row in scan] == rows
 
     asyncio.run(run())
 
