@@ -10,6 +10,7 @@ from typing import Any
 from queryable_app.contract import NodeSettings
 from queryable_app.placement.assignment import initial_placement
 from queryable_app.serve.node import Node
+from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.disk_format import Row, encode_row
 from queryable_app.wire.row_frames import (
     BAD,
@@ -58,6 +59,16 @@ def node_settings(
 
 def open_node(directory: Path, partitions: int = 1, **options: Any) -> Node:
     return Node.open(node_settings(directory, partitions, **options))
+
+
+def sweep(node: Node, replica: Replica) -> list[bytes]:
+    """Sweep a replica's store from its first to its last row, and return the keys of the dead rows, which are deleted."""
+    dead: list[bytes] = []
+    next_key: bytes | None = b""
+    while next_key is not None:  # a step ends by time
+        found, next_key = node.sweeper.delete_dead_rows(replica, next_key)
+        dead += found
+    return dead
 
 
 def put(offset: int, key: bytes, value: bytes | None, timestamp_ms: int = 1, expiry_ms: int = 0) -> SliceRow:

@@ -18,7 +18,7 @@ from queryable_app.serve.feed import entry_rows
 from queryable_app.serve.node import Node
 from queryable_app.wire.disk_format import decode_row
 from tests.support.entries import HOUR_MS, Entry, Record, folded, row_of, view
-from tests.support.node import open_node, slice_payload
+from tests.support.node import open_node, slice_payload, sweep
 
 NOON = 1_795_348_800_000
 MINUTE = 60_000
@@ -104,7 +104,7 @@ def test_entries_equal_the_fold(
                 position = max(0, node.replicas.by_partition[0].position)
                 send(node, sent, min(start, position), min(stop, len(sent)))
                 if sweeps:
-                    node.sweeper.delete_dead_rows(node.replicas.by_partition[0], b"")
+                    sweep(node, node.replicas.by_partition[0])
             send(node, sent, max(0, node.replicas.by_partition[0].position), len(sent))
         with opened(directory, retention) as node:
             fold = folded(sent, retention_ms)
@@ -129,10 +129,9 @@ def test_sweeper_deletes_expired_entries(tmp_path: Path) -> None:
     with opened(tmp_path) as node:
         send(node, sent, 0, 100)
         replica = node.replicas.by_partition[0]
-        dead, _ = node.sweeper.delete_dead_rows(replica, b"")
-        assert len(dead) == 39
+        assert len(sweep(node, replica)) == 39
         assert [entry.offset for entry in stored(node, b"k")] == list(range(39, 100))
-        assert node.sweeper.delete_dead_rows(replica, b"")[0] == []
+        assert sweep(node, replica) == []
 
 
 def test_record_as_old_as_the_retention_has_an_entry(tmp_path: Path) -> None:
@@ -178,7 +177,7 @@ def test_tombstone_ends_reads_of_its_key(tmp_path: Path) -> None:
         [(key, row)] = replica.store.rows()
         assert key == entries_of(b"a").stop
         assert decode_row(row).value is None
-        assert node.sweeper.delete_dead_rows(replica, b"")[0] == [key]  # the records are from 1970
+        assert sweep(node, replica) == [key]  # the records are from 1970
 
 
 def test_estimate_is_unknown_after_a_range_was_deleted(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE
 from queryable_app.wire.envelopes import MARKER_KEY, Envelope, encode_envelope
 from queryable_app.wire.row_frames import ROW, SliceRow
 from tests.app.serve.feed.test_window_slices import DISTANCES, KEYS, SPECS, items, log_of
-from tests.support.node import open_node, slice_payload
+from tests.support.node import open_node, slice_payload, sweep
 from tests.support.windows import Expected, Record, Rules, expected_of_sources, row_of
 
 SOURCES = 3
@@ -158,9 +158,7 @@ def test_final_windows_never_change_nor_come_back(case: tuple[Node, Rules]) -> N
         for source, record in arrivals:
             job.record(source, record)
             node.slices.apply(slice_payload(job.log[-1]))
-            next_key: bytes | None = b""
-            while next_key is not None:  # a step ends by time
-                _, next_key = node.sweeper.delete_dead_rows(replica, next_key)
+            sweep(node, replica)
             found = items(node, replica)
             for window, value in final.items():
                 assert found.get(window, (True, value)) == (True, value)

@@ -18,7 +18,7 @@ from queryable_app.serve.reads.replica_progress import progress_of
 from queryable_app.serve.store.replica import Replica
 from queryable_app.serve.store.store import Store
 from queryable_app.wire.times import parse_time
-from tests.support.node import dropped, open_node, slice_payload
+from tests.support.node import dropped, open_node, slice_payload, sweep
 from tests.support.windows import Expected, Record, Rules, expected, row_of, view
 
 SPECS = {
@@ -140,9 +140,7 @@ def test_sweeping_changes_no_answer(case: tuple[Node, Rules]) -> None:
         replica.rebuild()
         for offset in range(len(records)):
             apply(node, records, offset, offset)
-            next_key: bytes | None = b""
-            while next_key is not None:  # a step ends by time
-                _, next_key = node.sweeper.delete_dead_rows(replica, next_key)
+            sweep(node, replica)
         oracle = expected(records, rules)
         check(node, replica, rules, oracle)
         assert len(list(replica.store.rows())) == len(oracle.items(rules))
