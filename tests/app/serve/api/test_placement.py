@@ -26,6 +26,7 @@ from tests.support.waiting import eventually
 
 HEADERS = {"qt-node": TOKEN}
 PATH = "/internal/v1/placement"
+READS_OF_A_MOVE = 8  # twice as many as there are kinds of reads
 KEYS = [f"key-{n:06d}" for n in range(200)]
 
 
@@ -275,6 +276,8 @@ def test_reads_continue_while_a_partition_moves(two: Two) -> None:
             for node in two.nodes:  # a returned replica has its rows, and reaches the end offset again
                 eventually("all are open", partial(all_open, node))
                 node.on_loop(partial(complete, node))
+            enough = answers.total() + READS_OF_A_MOVE
+            eventually("reads went on", lambda enough=enough: answers.total() >= enough)  # type: ignore[misc]
     over.set()
     for thread in threads:
         thread.join(20)
