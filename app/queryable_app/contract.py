@@ -209,7 +209,7 @@ class NodeSettings:
     times the rate of ingest. A link of 1 Gb/s carries 110, so set less there."""
 
     read_deadline_ms: int = 2000
-    """Milliseconds that a read may take if it names no deadline."""
+    """Milliseconds that a read may take if it names no deadline: 1 to 60 000, as for a deadline that it names."""
 
     page_rows_max: int = 10_000
     """The largest `limit` of a scan."""

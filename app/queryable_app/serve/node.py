@@ -30,6 +30,7 @@ from queryable_app.contract import (
     PLACEMENT_FILE,
     ROW_SOCKET,
     NodeSettings,
+    SettingsError,
 )
 from queryable_app.placement.assignment import Placement, refusal
 from queryable_app.platform.clock import monotonic_ms
@@ -38,6 +39,7 @@ from queryable_app.platform.kafka_clients import client_arguments
 from queryable_app.platform.log import event
 from queryable_app.platform.mounted_files import read_node_spec
 from queryable_app.policy.descriptor_plan import DescriptorPlan, plan_descriptors
+from queryable_app.policy.freshness import DEADLINE_MS_MAX
 from queryable_app.policy.write_rates import WriteRates
 from queryable_app.serve.auth.audit import Audit
 from queryable_app.serve.auth.opening import open_authenticator
@@ -219,6 +221,10 @@ class Node:
     @staticmethod
     def open(settings: NodeSettings) -> Node:
         """Open the stores of this node's assigned partitions. A store that cannot be opened fails alone."""
+        if not 1 <= settings.read_deadline_ms <= DEADLINE_MS_MAX:
+            raise SettingsError(
+                f"QT_READ_DEADLINE_MS must be from 1 to {DEADLINE_MS_MAX}, not {settings.read_deadline_ms}"
+            )
         spec = read_node_spec(settings)
         placement = load_placement(settings)
         run_dir = Path(settings.run_dir)

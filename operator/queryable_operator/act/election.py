@@ -92,20 +92,18 @@ class Election:
         The end of this operator may have cancelled a write that the API server carries out, so what counts is what is there.
         """
         self._lease = None
-        try:
-            for _ in range(_RELEASES_MAX):
+        for _ in range(_RELEASES_MAX):
+            try:
                 lease = await self._cluster.get("Lease", self._namespace, self._name)
                 if lease is None or _spec(lease).get("holderIdentity") != self._identity:
                     return
                 spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
-                try:
-                    await self._cluster.replace(self._namespace, {**lease, "spec": spec})
+                await self._cluster.replace(self._namespace, {**lease, "spec": spec})
+                return
+            except ClusterError as error:
+                _LOG.info("%s", error)
+                if not error.conflict:
                     return
-                except ClusterError as error:
-                    if not error.conflict:
-                        raise
-        except ClusterError as error:
-            _LOG.info("%s", error)
 
     async def _take(self, lease: Manifest | None, spec: dict[str, Any]) -> bool:
         wanted = {

@@ -10,7 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from queryable_app.contract import SettingsError
 from queryable_app.platform.clock import monotonic_ms
+from tests.support.node import open_node
 from tests.support.served import Served, served
 from tests.support.waiting import eventually
 
@@ -145,3 +147,12 @@ def test_deadline_of_a_read_that_names_none(tmp_path: Path) -> None:
 
     assert (late.status_code, late.json()["reason"]) == (504, "deadline_exceeded")
     assert (in_time.status_code, in_time.json()["count"]) == (200, 50_000)
+
+
+@pytest.mark.parametrize("deadline_ms", [0, 60_001])
+def test_deadline_that_no_read_may_name_is_refused(tmp_path: Path, deadline_ms: int) -> None:
+    """A node does not start with a deadline that other nodes would refuse, and names the setting."""
+    with pytest.raises(
+        SettingsError, match=f"QT_READ_DEADLINE_MS must be from 1 to 60000, not {deadline_ms}"
+    ):
+        open_node(tmp_path, settings={"read_deadline_ms": deadline_ms})
