@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -313,7 +314,7 @@ def test_single_rows_are_sent_without_delay(spark: SparkSession, sink: RowSink) 
 
 def test_rows_that_follow_by_chance_are_sent_at_once(spark: SparkSession, sink: RowSink) -> None:
     """After a rest, three rows that come close together have a slice each: none waits for others."""
-    writer = new_writer(spark, sink)
+    writer = new_writer(spark, sink, partitions=8)
     writer.open(0, 0)
     for row in java_rows(spark, [(n, b"k", b"v") for n in range(3)]):
         writer.process(row)
@@ -322,8 +323,22 @@ def test_rows_that_follow_by_chance_are_sent_at_once(spark: SparkSession, sink: 
     assert [found.rows for found, _ in sink.slices] == [1, 1, 1]
 
 
+def test_rows_of_a_single_partition_are_sent_at_once_while_there_are_few(
+    spark: SparkSession, sink: RowSink
+) -> None:
+    """Two rows in a millisecond have a slice each if the topic has one partition."""
+    writer = new_writer(spark, sink, partitions=1)
+    writer.open(0, 0)
+    for row in java_rows(spark, [(n, b"k", b"v") for n in range(60)]):
+        writer.process(row)
+        _pass_half_a_millisecond()
+    writer.close(None)
+
+    assert [found.rows for found, _ in sink.slices] == [1] * 60
+
+
 def test_rows_that_come_fast_share_slices(spark: SparkSession, sink: RowSink) -> None:
-    """The writer sends rows together when they arrive faster than one in a millisecond."""
+    """The writer sends rows together when many arrive in a millisecond."""
     stream_5000_rows(spark, sink)
 
     assert len(sink.slices) < 2500  # even if the machine is so busy that the rows take two seconds
@@ -338,6 +353,13 @@ def test_rows_are_sent_in_order_and_in_bounded_slices(spark: SparkSession, sink:
     assert all(found.first_offset == rows[0].offset for found, rows in sink.slices)
 
 
+def _pass_half_a_millisecond() -> None:
+    """Sleeping would take longer."""
+    end = time.perf_counter_ns() + 500_000
+    while time.perf_counter_ns() < end:
+        pass
+
+
 def stream_5000_rows(spark: SparkSession, sink: RowSink) -> None:
     """Run a query that writes rows as fast as they are read from a file."""
     frame = spark.range(0, 5000, 1, 1).selectExpr(
@@ -348,7 +370,7 @@ def stream_5000_rows(spark: SparkSession, sink: RowSink) -> None:
         "CAST('v' AS BINARY) AS value",
     )
     frame = frame.selectExpr("partition", "offset", "t", "CAST(k AS BINARY) AS key", "value")
-    writer = new_writer(spark, sink)
+    writer = new_writer(spark, sink, partitions=8)
     frame.write.mode("overwrite").parquet(str(sink.path.parent / "rows"))
     source = spark.readStream.schema(_SCHEMA.replace("timestamp_ms", "t")).parquet(
         str(sink.path.parent / "rows")

@@ -18,9 +18,9 @@ import org.apache.spark.sql.catalyst.InternalRow;
  *
  * Strategy: a buffer collects rows into the next slice; docs/protocols.md has the layout of slices
  * and wire/disk_format.py that of rows. The writer does what is cheap in Java and expensive in Python: decoding checks,
- * key order, row headers, hashes. A row is sent at once, unless rows arrive faster than one in a millisecond: then those of a
- * millisecond are sent together, after the first few. Any failure ends the task and the query, and ingest's supervisor
- * starts a new one at the store's position.
+ * key order, row headers, hashes. A row is sent at once, unless rows arrive faster than eight in a millisecond over all partitions:
+ * then those of a millisecond are sent together, after the first few. Any failure ends the task and the query, and ingest's
+ * supervisor starts a new one at the store's position.
  *
  * Columns: partition int, offset long, timestamp ms long, key binary, value binary; and after the user's SQL also dropped
  * boolean and problem string (null: none). An aggregate view has those seven, and then the columns of Contribution; its value
@@ -40,8 +40,9 @@ public final class RowWriter extends PlainRows {
   private static final int ROWS_MAX = 1000;
   private static final int BYTES_MAX = 256 * 1024;
   private static final long SEND_EVERY_NANOS = 1000000L;
+  private static final int PARTITIONS_MAX = 8; // with more, all together may send more than eight slices in that time
   /** After a rest three rows are sent at once: of rows that come by chance, few follow one another so closely. */
-  private static final long SAVED_NANOS = 2 * SEND_EVERY_NANOS;
+  private static final int SAVED_ROWS = 2;
 
   /** A file for `bench/freshness_doors.py`: when each slice began and was sent. */
   private static final String DOORS = System.getProperty("io.queryabletopics.doors");
@@ -49,6 +50,7 @@ public final class RowWriter extends PlainRows {
   private final String socketPath;
   private final long generation;
   private final int partitions;
+  private final long rowNanos; // a slice of one row delays the next one for so long, and one of many rows for SEND_EVERY_NANOS
   private final String keyFormat;
   private final String valueFormat;
   private final long ttlMs;
@@ -90,6 +92,7 @@ public final class RowWriter extends PlainRows {
     this.socketPath = socketPath;
     this.generation = generation;
     this.partitions = partitions;
+    this.rowNanos = SEND_EVERY_NANOS * Math.min(partitions, PARTITIONS_MAX) / PARTITIONS_MAX;
     this.keyFormat = keyFormat;
     this.valueFormat = valueFormat;
     this.ttlMs = ttlMs;
@@ -106,7 +109,7 @@ public final class RowWriter extends PlainRows {
     closed = false;
     waiting = false;
     failed = null;
-    nextSendNanos = System.nanoTime() - SAVED_NANOS;
+    nextSendNanos = System.nanoTime() - SAVED_ROWS * rowNanos;
     buffer = allocate(BYTES_MAX);
     clear();
     try {
@@ -350,9 +353,10 @@ public final class RowWriter extends PlainRows {
     if (buffer.capacity() > BYTES_MAX) {
       buffer = allocate(BYTES_MAX);
     }
-    clear();
     long now = System.nanoTime(); // slices that are full are sent sooner, and delay no later row
-    nextSendNanos = SEND_EVERY_NANOS + Math.min(now, Math.max(now - SAVED_NANOS, nextSendNanos));
+    long pause = Math.min(SEND_EVERY_NANOS, rows * rowNanos);
+    nextSendNanos = pause + Math.min(now, Math.max(now - SAVED_ROWS * rowNanos, nextSendNanos));
+    clear();
   }
 
   private void clear() {
