@@ -338,7 +338,7 @@ def test_rows_of_a_single_partition_are_sent_at_once_while_there_are_few(
 
 
 def test_rows_that_come_fast_share_slices(spark: SparkSession, sink: RowSink) -> None:
-    """The writer sends rows together when many arrive in a millisecond."""
+    """With eight partitions the writer sends rows together when they arrive faster than one in a millisecond."""
     stream_5000_rows(spark, sink)
 
     assert len(sink.slices) < 2500  # even if the machine is so busy that the rows take two seconds
@@ -354,7 +354,7 @@ def test_rows_are_sent_in_order_and_in_bounded_slices(spark: SparkSession, sink:
 
 
 def _pass_half_a_millisecond() -> None:
-    """Sleeping would take longer."""
+    """Wait without sleeping, which would take longer."""
     end = time.perf_counter_ns() + 500_000
     while time.perf_counter_ns() < end:
         pass

@@ -18,9 +18,9 @@ import org.apache.spark.sql.catalyst.InternalRow;
  *
  * Strategy: a buffer collects rows into the next slice; docs/protocols.md has the layout of slices
  * and wire/disk_format.py that of rows. The writer does what is cheap in Java and expensive in Python: decoding checks,
- * key order, row headers, hashes. A row is sent at once, unless rows arrive faster than eight in a millisecond over all partitions:
- * then those of a millisecond are sent together, after the first few. Any failure ends the task and the query, and ingest's
- * supervisor starts a new one at the store's position.
+ * key order, row headers, hashes. A row is sent at once, unless rows arrive fast: then those of at most a millisecond are sent
+ * together, after the first few. Any failure ends the task and the query, and ingest's supervisor starts a new one at the
+ * store's position.
  *
  * Columns: partition int, offset long, timestamp ms long, key binary, value binary; and after the user's SQL also dropped
  * boolean and problem string (null: none). An aggregate view has those seven, and then the columns of Contribution; its value
@@ -40,7 +40,8 @@ public final class RowWriter extends PlainRows {
   private static final int ROWS_MAX = 1000;
   private static final int BYTES_MAX = 256 * 1024;
   private static final long SEND_EVERY_NANOS = 1000000L;
-  private static final int PARTITIONS_MAX = 8; // with more, all together may send more than eight slices in that time
+  /** How many slices of one row the partitions send together in that time; with more partitions than this, each sends one. */
+  private static final int SLICES = 8;
   /** After a rest three rows are sent at once: of rows that come by chance, few follow one another so closely. */
   private static final int SAVED_ROWS = 2;
 
@@ -50,7 +51,7 @@ public final class RowWriter extends PlainRows {
   private final String socketPath;
   private final long generation;
   private final int partitions;
-  private final long rowNanos; // a slice of one row delays the next one for so long, and one of many rows for SEND_EVERY_NANOS
+  private final long rowNanos; // each row of a slice delays the next slice for so long, all together at most SEND_EVERY_NANOS
   private final String keyFormat;
   private final String valueFormat;
   private final long ttlMs;
@@ -92,7 +93,7 @@ public final class RowWriter extends PlainRows {
     this.socketPath = socketPath;
     this.generation = generation;
     this.partitions = partitions;
-    this.rowNanos = SEND_EVERY_NANOS * Math.min(partitions, PARTITIONS_MAX) / PARTITIONS_MAX;
+    this.rowNanos = SEND_EVERY_NANOS * Math.min(partitions, SLICES) / SLICES;
     this.keyFormat = keyFormat;
     this.valueFormat = valueFormat;
     this.ttlMs = ttlMs;
