@@ -22,10 +22,13 @@ class RowSink:
         self.path = path
         self.hellos: list[Hello] = []
         self.slices: list[tuple[SliceHeader, list[SliceRow]]] = []
+        self.frames: list[tuple[int, SliceHeader | None]] = []
+        """The task of each frame, with the header of a slice, or None for an end."""
         self.ends = 0
         self.count = 0
         self.records = 0
         self.generation: int | None = None  # None: accept any
+        self.refused_task: int | None = None  # its next slice is lost, and its connection is closed
         self.acknowledges = True  # False: close instead of an acknowledgement
         self._keep = keep
         self._server = SocketServer(listen_at(path), self._read)
@@ -48,6 +51,7 @@ class RowSink:
         self.close()
 
     def _read(self, connection: socket.socket) -> None:
+        task = -1
         with connection.makefile("rb", buffering=1 << 20) as stream:
             while prefix := stream.read(4):
                 payload = stream.read(row_frames.payload_length(prefix))
@@ -56,17 +60,22 @@ class RowSink:
                     if self.generation not in (None, hello.generation):
                         return
                     self.hellos.append(hello)
+                    task = hello.task
                 elif payload[0] == row_frames.SLICE:
+                    if task == self.refused_task:
+                        return
                     header = row_frames.decode_slice_header(payload)
                     self.count += header.rows
                     self.records += header.last_offset - header.first_offset + 1
                     if self._keep:
+                        self.frames.append((task, header))
                         self.slices.append((header, row_frames.rows(payload, header)))
                 else:
                     row_frames.decode_end(payload)
                     if not self.acknowledges:
                         return
                     self.ends += 1
+                    self.frames.append((task, None))
                     connection.sendall(row_frames.ACK)
 
 

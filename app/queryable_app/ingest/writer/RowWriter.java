@@ -4,22 +4,20 @@ import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.io.UncheckedIOException;
-import java.net.StandardProtocolFamily;
-import java.net.UnixDomainSocketAddress;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
-import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.spark.sql.catalyst.InternalRow;
 
 /**
- * Send the rows of one Spark task, which reads one Kafka partition in offset order, to serve's row socket.
+ * Send the rows of one Spark task to serve's row socket: those of a Kafka partition, or of several, each in offset order.
  *
  * Strategy: a buffer collects rows into the next slice; docs/protocols.md has the layout of slices
  * and wire/disk_format.py that of rows. The writer does what is cheap in Java and expensive in Python: decoding checks,
  * key order, row headers, hashes. A row is sent at once, unless rows arrive fast: then those of at most a millisecond are sent
- * together, after the first few. Any failure ends the task and the query, and ingest's supervisor starts a new one at the
+ * together, after the first few. The task that reads for others (SharedConsumer) sends the rows of one response of the broker
+ * together. Any failure ends the task and the query, and ingest's supervisor starts a new one at the
  * store's position.
  *
  * Columns: partition int, offset long, timestamp ms long, key binary, value binary; and after the user's SQL also dropped
@@ -29,8 +27,7 @@ import org.apache.spark.sql.catalyst.InternalRow;
 public final class RowWriter extends PlainRows {
   private static final long serialVersionUID = 1L;
 
-  private static final int PROTOCOL = 1;
-  private static final byte HELLO = 0, SLICE = 1, END = 2;
+  private static final byte SLICE = 1;
   private static final byte ROW = 0, BAD = 1, DROPPED = 2, NULL_KEY = 3;
   private static final byte TOMBSTONE = 1;
 
@@ -44,6 +41,8 @@ public final class RowWriter extends PlainRows {
   private static final int SLICES = 8;
   /** After a rest three rows are sent at once: of rows that come by chance, few follow one another so closely. */
   private static final int SAVED_ROWS = 2;
+
+  private static final ThreadLocal OF_THREAD = new ThreadLocal();
 
   /** A file for `bench/freshness_doors.py`: when each slice began and was sent. */
   private static final String DOORS = System.getProperty("io.queryabletopics.doors");
@@ -61,20 +60,21 @@ public final class RowWriter extends PlainRows {
   private final KeyDecoder keyDecoder; // null: keys have no encoding to take off
   private final TimeField timeField; // of a view of entries, or null: rows have the time of their entry as their expiry
 
-  private transient SocketChannel channel;
+  private transient RowConnection connection;
   private transient ByteBuffer buffer;
   private transient Thread sender;
-  private transient int task;
-  private transient long epoch;
   private transient long nextSendNanos;
   private transient long firstRowNanos;
   private transient PrintStream doors;
   private transient volatile boolean waiting; // the buffer holds rows that the sender must send
   private transient volatile boolean closed;
   private transient volatile IOException failed;
+  private transient boolean flushes;
+  private transient long heldSinceNanos; // since when the buffer has rows
 
-  // The next slice.
+  // The next slice. The buffer may hold complete ones before it.
   private transient boolean started;
+  private transient int begin;
   private transient int partition;
   private transient long firstOffset, lastOffset, lastTimestampMs;
   private transient int rows, nullKeys, bad, dropped, notMurmur2, notCrc32, notFnv1a;
@@ -105,20 +105,16 @@ public final class RowWriter extends PlainRows {
   }
 
   public boolean open(long partitionId, long epochId) {
-    task = (int) partitionId;
-    epoch = epochId;
+    int task = (int) partitionId;
     closed = false;
     waiting = false;
     failed = null;
+    flushes = false;
     nextSendNanos = System.nanoTime() - SAVED_ROWS * rowNanos;
-    buffer = allocate(BYTES_MAX);
+    buffer = RowConnection.allocate(BYTES_MAX);
     clear();
     try {
-      channel = SocketChannel.open(StandardProtocolFamily.UNIX);
-      channel.connect(UnixDomainSocketAddress.of(socketPath));
-      ByteBuffer hello = allocate(32);
-      hello.putInt(25).put(HELLO).putInt(PROTOCOL).putLong(generation).putInt(task).putLong(epoch);
-      write(hello);
+      connection = new RowConnection(socketPath, generation, task, epochId);
       doors = DOORS == null ? null : new PrintStream(new FileOutputStream(DOORS + "-" + task, true), false);
     } catch (IOException e) {
       throw new UncheckedIOException("serve cannot be reached at " + socketPath, e);
@@ -130,7 +126,35 @@ public final class RowWriter extends PlainRows {
     }, "row-sender-" + task);
     sender.setDaemon(true);
     sender.start();
+    OF_THREAD.set(this);
     return true;
+  }
+
+  /** Return the writer of the task that this thread runs, or null. */
+  static RowWriter ofThread() {
+    return (RowWriter) OF_THREAD.get();
+  }
+
+  /** Say that `flush` follows as soon as no more rows are at hand: until then, or for a millisecond, rows wait for one another. */
+  public void expectFlushes(boolean on) {
+    flushes = on;
+  }
+
+  public void flush() throws IOException {
+    synchronized (this) {
+      send();
+    }
+  }
+
+  /** Send all rows, and return when serve has applied them. */
+  public void settle() throws IOException {
+    synchronized (this) {
+      if (failed != null) {
+        throw failed;
+      }
+      send();
+      connection.settle();
+    }
   }
 
   void take(InternalRow row) {
@@ -141,9 +165,10 @@ public final class RowWriter extends PlainRows {
     try {
       synchronized (this) {
         add(row);
-        if (rows >= ROWS_MAX || System.nanoTime() - nextSendNanos >= 0) {
+        long sendNanos = flushes ? heldSinceNanos + SEND_EVERY_NANOS : nextSendNanos;
+        if (rows >= ROWS_MAX || System.nanoTime() - sendNanos >= 0) {
           send();
-        } else if (!waiting) {
+        } else if (!waiting && !flushes) {
           waiting = true;
           wake = true;
         }
@@ -157,22 +182,12 @@ public final class RowWriter extends PlainRows {
   }
 
   public void close(Throwable error) {
+    OF_THREAD.remove();
     try {
       synchronized (this) {
         closed = true;
-        if (channel == null || !channel.isConnected() || error != null) {
-          return;
-        }
-        if (failed != null) {
-          throw failed;
-        }
-        send();
-        ByteBuffer end = allocate(32);
-        end.putInt(13).put(END).putInt(task).putLong(epoch);
-        write(end);
-        ByteBuffer ack = ByteBuffer.allocate(1);
-        if (channel.read(ack) != 1) {
-          throw new IOException("serve closed the row socket: the query's generation is over, or serve stopped");
+        if (connection != null && error == null) {
+          settle();
         }
       }
     } catch (IOException e) {
@@ -182,12 +197,8 @@ public final class RowWriter extends PlainRows {
       if (doors != null) {
         doors.close();
       }
-      try {
-        if (channel != null) {
-          channel.close();
-        }
-      } catch (IOException ignored) {
-        // The connection is abandoned anyway.
+      if (connection != null) {
+        connection.close();
       }
     }
   }
@@ -299,25 +310,28 @@ public final class RowWriter extends PlainRows {
   }
 
   private void cover(int of, long offset, long timestampMs) {
+    if (started && of != partition) {
+      complete();
+      beginSlice();
+    }
     if (!started) {
       started = true;
+      heldSinceNanos = begin == 0 ? System.nanoTime() : heldSinceNanos;
       firstRowNanos = DOORS == null ? 0 : System.nanoTime();
       partition = of;
       firstOffset = offset;
-    } else if (of != partition) {
-      throw new IllegalStateException("task " + task + " got records of partitions " + partition + " and " + of);
     }
     lastOffset = offset;
     lastTimestampMs = timestampMs;
   }
 
   private void makeRoom(int bytes) throws IOException {
-    int needed = ROW_PREFIX + bytes;
-    if (buffer.remaining() < needed && rows > 0) {
+    int needed = SLICE_HEADER + ROW_PREFIX + bytes; // the row may begin a slice
+    if (buffer.remaining() < needed && started) {
       send();
     }
     if (buffer.remaining() < needed) { // a record larger than a slice gets a buffer of its own
-      ByteBuffer larger = allocate(buffer.position() + needed);
+      ByteBuffer larger = RowConnection.allocate(buffer.position() + needed);
       buffer.flip();
       larger.put(buffer);
       buffer = larger;
@@ -342,17 +356,10 @@ public final class RowWriter extends PlainRows {
     if (!started) {
       return;
     }
-    int end = buffer.position();
-    buffer.putInt(0, end - 4).put(4, SLICE).putInt(5, partition);
-    buffer.putLong(9, firstOffset).putLong(17, lastOffset).putLong(25, lastTimestampMs);
-    buffer.putInt(33, rows).putInt(37, nullKeys).putInt(41, bad).putInt(45, dropped);
-    buffer.putInt(49, notMurmur2).putInt(53, notCrc32).putInt(57, notFnv1a);
-    write(buffer);
-    if (doors != null) {
-      doors.println(partition + " " + firstOffset + " " + lastOffset + " " + firstRowNanos + " " + System.nanoTime());
-    }
+    complete();
+    connection.write(buffer);
     if (buffer.capacity() > BYTES_MAX) {
-      buffer = allocate(BYTES_MAX);
+      buffer = RowConnection.allocate(BYTES_MAX);
     }
     long now = System.nanoTime(); // slices that are full are sent sooner, and delay no later row
     long pause = Math.min(SEND_EVERY_NANOS, rows * rowNanos);
@@ -360,20 +367,27 @@ public final class RowWriter extends PlainRows {
     clear();
   }
 
-  private void clear() {
-    buffer.clear().position(SLICE_HEADER);
-    started = false;
-    rows = nullKeys = bad = dropped = notMurmur2 = notCrc32 = notFnv1a = 0;
-  }
-
-  private void write(ByteBuffer frame) throws IOException {
-    frame.flip();
-    while (frame.hasRemaining()) {
-      channel.write(frame);
+  /** Write the header of the slice that ends here. */
+  private void complete() {
+    int at = begin;
+    buffer.putInt(at, buffer.position() - at - 4).put(at + 4, SLICE).putInt(at + 5, partition);
+    buffer.putLong(at + 9, firstOffset).putLong(at + 17, lastOffset).putLong(at + 25, lastTimestampMs);
+    buffer.putInt(at + 33, rows).putInt(at + 37, nullKeys).putInt(at + 41, bad).putInt(at + 45, dropped);
+    buffer.putInt(at + 49, notMurmur2).putInt(at + 53, notCrc32).putInt(at + 57, notFnv1a);
+    if (doors != null) {
+      doors.println(partition + " " + firstOffset + " " + lastOffset + " " + firstRowNanos + " " + System.nanoTime());
     }
   }
 
-  private static ByteBuffer allocate(int bytes) {
-    return ByteBuffer.allocateDirect(bytes).order(ByteOrder.LITTLE_ENDIAN);
+  private void clear() {
+    buffer.clear();
+    beginSlice();
+  }
+
+  private void beginSlice() {
+    begin = buffer.position();
+    buffer.position(begin + SLICE_HEADER);
+    started = false;
+    rows = nullKeys = bad = dropped = notMurmur2 = notCrc32 = notFnv1a = 0;
   }
 }
