@@ -24,6 +24,7 @@ from tests.support.kafka import KafkaForTests
 from tests.support.waiting import eventually
 
 PARTITIONS = 4  # as many as the session has threads
+BACKLOG = 60_000  # records: the shared consumer leaves them to the tasks
 
 
 @pytest.fixture
@@ -78,11 +79,15 @@ def wait_for(sink: RowSink, ends: Mapping[int, int]) -> None:
 
 
 def tasks_of_the_next_records(
-    kafka: KafkaForTests, topic: str, sink: RowSink, partitions: Sequence[int] = range(PARTITIONS)
+    kafka: KafkaForTests,
+    topic: str,
+    sink: RowSink,
+    partitions: Sequence[int] = range(PARTITIONS),
+    count: int = 100,
 ) -> set[int]:
     """Produce records for all partitions, and return the tasks that bring those of the sink's."""
     before = len(sink.frames)
-    produce(kafka, topic, 100)
+    produce(kafka, topic, count)
     ends = topics.ends(kafka.bootstrap, topic)
     wait_for(sink, {partition: ends[partition] for partition in partitions})
     return {task for task, header in sink.frames[before:] if header is not None}
@@ -120,7 +125,7 @@ def test_one_task_reads_all_partitions_that_have_caught_up(
     spark: SparkSession, kafka: KafkaForTests, topic: str, sink: RowSink
 ) -> None:
     """After the first records, which each task reads by itself, those of all partitions come over one connection."""
-    produce(kafka, topic, 1000)
+    produce(kafka, topic, BACKLOG)
     with running(spark, kafka, topic, sink):
         wait_for(sink, topics.ends(kafka.bootstrap, topic))
         first_tasks = {task for task, header in sink.frames if header is not None}
@@ -136,10 +141,7 @@ def test_backlog_is_read_by_all_tasks(
     """Many records at once make each task read its own partition again, until it has caught up again."""
     with running(spark, kafka, topic, sink):
         wait_until_shared(kafka, topic, sink)
-        before = len(sink.frames)
-        produce(kafka, topic, 60_000)
-        wait_for(sink, topics.ends(kafka.bootstrap, topic))
-        tasks = {task for task, header in sink.frames[before:] if header is not None}
+        tasks = tasks_of_the_next_records(kafka, topic, sink, count=BACKLOG)
         wait_until_shared(kafka, topic, sink)
 
     assert len(tasks) == PARTITIONS
