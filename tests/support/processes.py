@@ -1,11 +1,18 @@
-"""Read the operating system's data about processes, which may end meanwhile, and suspend them."""
+"""Read the operating system's data about processes, which may end meanwhile, suspend them, and take their CPU time."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import psutil
+
+_CAP_SYS_NICE = 23
 
 
 def command_and_environment(process: psutil.Process) -> str:
@@ -41,3 +48,28 @@ def suspended(family: Sequence[psutil.Process]) -> Iterator[None]:
         for process in family:
             with suppress(psutil.NoSuchProcess):
                 process.resume()
+
+
+@contextmanager
+def busy(core: int, processes: int) -> Iterator[None]:
+    """Keep a core busy with other processes."""
+    started = []
+    try:
+        for _ in range(processes):
+            process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            started.append(process)
+            os.sched_setaffinity(process.pid, {core})
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def may_raise_priorities() -> bool:
+    """Return whether this process may give another one a higher priority, as root may."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return False
+    capabilities = re.search(r"^CapEff:\s*(\w+)$", status.read_text(), re.MULTILINE)
+    return capabilities is not None and bool(int(capabilities[1], 16) >> _CAP_SYS_NICE & 1)

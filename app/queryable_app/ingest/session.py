@@ -8,7 +8,7 @@ its parent process empties, so the JVM may be killed at any time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from pyspark import SparkConf, SparkContext
@@ -24,13 +24,10 @@ _CHECKPOINTS: Final = (
 )
 
 
-def start_session(profile: Profile, training: Sequence[str] = ()) -> SparkSession:
-    """Start a session, in the JVM that PySpark is connected to, or else in a new one.
-
-    `training` are JVM options of a run that makes the class archive, in place of those that use it.
-    """
+def start_session(profile: Profile) -> SparkSession:
+    """Start a session, in the JVM that PySpark is connected to, or else in a new one."""
     if SparkContext._gateway is None:
-        connect(launch(profile, training))
+        connect(launch(profile))
     settings = {**_settings(profile), **_executor_settings(profile)}
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     # The caller of the check reports refused SQL.

@@ -1,7 +1,7 @@
 """Make the class archive with a short training run: `python -m queryable_app.ingest.training`.
 
-The run has the lowest priority. It ends at once if the archive exists or another process makes it; with `--wait` it waits for
-that process. Exit code 0: there is an archive now.
+The run has the lowest priority until SIGTERM or Ctrl-C ends it. It ends at once if the archive exists or another process makes
+it; with `--wait` it waits for that process. Exit code 0: there is an archive now.
 
 The run needs no Kafka. A rate stream goes through an example of SQL and the writer into a sink, once as a view of latest values
 and once as an aggregate. Kafka's clients are made but find no broker, and the classes that only a broker's response needs are
@@ -14,6 +14,7 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,11 +28,11 @@ from pyspark.sql import SparkSession
 
 from queryable_app.config.topic_spec import parse_spec
 from queryable_app.ingest.class_archive import archive_path, remove_old_archives
-from queryable_app.ingest.gateway import jvm_process
+from queryable_app.ingest.gateway import connect
 from queryable_app.ingest.java_classes import java_class, java_list, java_map, own_class
 from queryable_app.ingest.jvm import class_path
 from queryable_app.ingest.kafka_admin import KafkaAdmin
-from queryable_app.ingest.launch import FIRST_COMPILER_ONLY, Profile
+from queryable_app.ingest.launch import FIRST_COMPILER_ONLY, Profile, launch
 from queryable_app.ingest.session import start_session
 from queryable_app.ingest.sink import Sink
 from queryable_app.ingest.stream import QueryStart, row_writer, view_of
@@ -40,7 +41,7 @@ from queryable_app.platform.file_lock import locked
 from queryable_app.platform.jars import JarsError, cache_dir, connector_jars
 from queryable_app.platform.kafka_clients import KafkaUnavailable
 from queryable_app.platform.log import event
-from queryable_app.platform.priority import take_idle_time_only
+from queryable_app.platform.priority import take_idle_time_only, take_usual_time
 from queryable_app.wire import row_frames
 
 _UNREACHABLE_BROKER: Final = "127.0.0.1:1"
@@ -64,7 +65,7 @@ _SQL: Final = "SELECT key, upper(value.a) AS a, value.b AS b FROM records WHERE 
 def main() -> int:
     take_idle_time_only()  # the JVM too
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(1))
+        signal.signal(number, _end)
     try:
         cache = cache_dir(os.environ.get("QT_CACHE_DIR", ""))
         wait_seconds = _EXIT_SECONDS_MAX if "--wait" in sys.argv[1:] else 0
@@ -72,6 +73,11 @@ def main() -> int:
     except (JarsError, OSError) as error:
         event("class-archive", failed=str(error))
         return 1
+
+
+def _end(*_: object) -> None:
+    take_usual_time()
+    sys.exit(1)
 
 
 def make_archive(cache: Path, jars: Sequence[Path], wait_seconds: float = 0) -> bool:
@@ -103,18 +109,19 @@ def make_archive(cache: Path, jars: Sequence[Path], wait_seconds: float = 0) -> 
 
 
 def _train(archive: Path, scratch: Path, cache: Path) -> None:
-    session = start_session(
-        Profile(2, "512m", scratch, cache, options=(FIRST_COMPILER_ONLY,)),
-        [f"-XX:ArchiveClassesAtExit={archive}"],
-    )
-    jvm = jvm_process()
+    profile = Profile(2, "512m", scratch, cache, options=(FIRST_COMPILER_ONLY,))
+    started = launch(profile, [f"-XX:ArchiveClassesAtExit={archive}"])
+    jvm = started.process
     try:
+        connect(started)
+        session = start_session(profile)
         for view in ({}, _AGGREGATE):
             _stream(session, scratch, view)
         _look_for_kafka(session)
         _load_classes(session, connector_jars(cache))
-        _exit(session)
+        _exit(session, jvm)
     finally:
+        take_usual_time(jvm.pid)
         jvm.kill()
         jvm.wait()
 
@@ -184,9 +191,8 @@ def _load_classes(session: SparkSession, jars: Sequence[Path]) -> None:
     own_class(jvm, "Classes").load(names)
 
 
-def _exit(session: SparkSession) -> None:
+def _exit(session: SparkSession, jvm: subprocess.Popen[bytes]) -> None:
     """Disconnect from the JVM, which then ends by itself and writes the archive."""
-    jvm = jvm_process()
     gateway: Any = SparkContext._gateway
     session.stop()
     gateway.shutdown()

@@ -20,6 +20,7 @@ from queryable_app.ingest.class_archive import archive_options, archive_path
 from queryable_app.ingest.gateway import jvm_process
 from queryable_app.ingest.jvm import class_path
 from queryable_app.platform import file_lock
+from tests.support.processes import busy, may_raise_priorities
 from tests.support.waiting import eventually
 
 
@@ -87,20 +88,43 @@ def trains(process: psutil.Process) -> bool:
     return False
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_ended_training_leaves_no_jvm(tmp_path: Path, cache: Path, end: signal.Signals) -> None:
-    """Training leaves no JVM and no partial archive after SIGTERM or SIGKILL."""
+def start_training(directory: Path, cache: Path) -> tuple[subprocess.Popen[bytes], psutil.Process]:
+    """Start training in a directory, and return it with its JVM, which has just started."""
     for made in (*cache.glob("row-writer-*.jar"), *cache.glob("spark-kafka-*")):
-        (tmp_path / made.name).symlink_to(made)
-    environ = {**os.environ, "QT_CACHE_DIR": str(tmp_path)}
+        (directory / made.name).symlink_to(made)
+    environ = {**os.environ, "QT_CACHE_DIR": str(directory)}
     process = subprocess.Popen([sys.executable, "-m", "queryable_app.ingest.training"], env=environ)
     children = psutil.Process(process.pid).children
     java = eventually("the JVM trains", lambda: [p for p in children() if trains(p)], 300)
+    return process, java[0]
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_ended_training_leaves_no_jvm(tmp_path: Path, cache: Path, end: signal.Signals) -> None:
+    """Training leaves no JVM and no partial archive after SIGTERM or SIGKILL."""
+    process, java = start_training(tmp_path, cache)
 
     process.send_signal(end)
     process.wait(300)  # it has the lowest priority, and ends with the CPU that the other tests leave
 
-    psutil.wait_procs(java, 60)
-    assert not java[0].is_running()
+    psutil.wait_procs([java], 60)
+    assert not java.is_running()
     assert not list(tmp_path.glob("classes-*.jsa"))
     assert end == signal.SIGKILL or not list(tmp_path.glob("training-*"))
+
+
+def test_training_ends_though_no_core_is_idle(tmp_path: Path, cache: Path) -> None:
+    """Training ends soon after SIGTERM on a core that other processes keep busy: it does not wait for idle time."""
+    if not may_raise_priorities():
+        pytest.skip("CAP_SYS_NICE is missing")
+    process, java = start_training(tmp_path, cache)
+    core = min(os.sched_getaffinity(0))
+    for pid in (process.pid, java.pid):
+        for thread in psutil.Process(pid).threads():
+            os.sched_setaffinity(thread.id, {core})
+
+    with busy(core, 4):
+        process.terminate()
+        process.wait(60)
+
+    assert not java.is_running()

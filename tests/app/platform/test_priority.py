@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from queryable_app.platform.priority import LOWEST, take_idle_time_only
+from queryable_app.platform.priority import LOWEST, take_idle_time_only, take_usual_time
 from queryable_app.platform.processes import Process
+from tests.support.processes import may_raise_priorities
 
 _SHOW = """
 import os, sys
@@ -20,6 +21,7 @@ print(os.getpriority(os.PRIO_PROCESS, 0), sys.platform != "linux" or os.sched_ge
       group.read_text().split()[-1] if group.exists() and group.read_text() else "none")
 """
 _YIELD = "from queryable_app.platform.priority import take_idle_time_only; take_idle_time_only()\n"
+_END = "from queryable_app.platform.priority import take_usual_time; take_usual_time()\n"
 _RUN_ANOTHER = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)\n"
 
 
@@ -51,6 +53,31 @@ def test_group_of_others_stays_as_it_is() -> None:
     assert shown(_RUN_ANOTHER + _SHOW, _YIELD)[2] in ("0", "none")
 
 
+def test_group_of_a_process_that_ends_has_its_usual_time() -> None:
+    """A process that took idle time only gives its group the usual priority again."""
+    assert shown(_YIELD + _END + _SHOW)[2] in ("0", "none")
+
+
+def test_all_threads_of_a_process_take_their_usual_time() -> None:
+    """Each thread of another process has the usual priority again, since a process ends when its last thread has."""
+    if not may_raise_priorities():
+        pytest.skip("CAP_SYS_NICE is missing")
+    code = "import threading, time\nfor _ in range(3): threading.Thread(target=time.sleep, args=[60]).start()\nprint()"
+    process = subprocess.Popen([sys.executable, "-c", _YIELD + code], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout
+        assert process.stdout.readline()
+        take_usual_time(process.pid)
+
+        threads = [int(entry.name) for entry in Path(f"/proc/{process.pid}/task").iterdir()]
+        assert len(threads) == 4
+        assert {os.sched_getscheduler(thread) for thread in threads} == {os.SCHED_OTHER}
+        assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {0}
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_another_process_yields_from_its_start_on(tmp_path: Path) -> None:
     """A process that this one starts can be given the lowest priority before it does anything."""
     process = Process([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "log")
@@ -65,6 +92,8 @@ def test_another_process_yields_from_its_start_on(tmp_path: Path) -> None:
 
 
 def test_priority_of_a_process_that_is_no_more() -> None:
-    """The priority of a process that is no more raises the error of the system."""
+    """The lowest priority for a process that is no more raises the error of the system; the usual one changes nothing."""
     with pytest.raises(ProcessLookupError):
         take_idle_time_only(2**22 + 1)
+
+    take_usual_time(2**22 + 1)

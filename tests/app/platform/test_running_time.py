@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from queryable_app.platform.running_time import running_seconds
+from tests.support.processes import busy
 
 SECONDS = 0.4
 
@@ -35,22 +33,6 @@ def measured(work: Callable[[], None]) -> tuple[float, float]:
     thread.start()
     thread.join()
     return found[0], found[1]
-
-
-@contextmanager
-def busy(core: int, processes: int) -> Iterator[None]:
-    """Keep a core busy with other processes."""
-    started = []
-    try:
-        for _ in range(processes):
-            process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-            started.append(process)
-            os.sched_setaffinity(process.pid, {core})
-        yield
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
 
 
 def test_waiting_for_a_core_does_not_count() -> None:
