@@ -121,7 +121,8 @@ def _train(archive: Path, scratch: Path, cache: Path) -> None:
         _load_classes(session, connector_jars(cache))
         _exit(session, jvm)
     finally:
-        take_usual_time(jvm.pid)
+        if jvm.poll() is None:  # otherwise the number may be another process's
+            take_usual_time(jvm.pid)
         jvm.kill()
         jvm.wait()
 

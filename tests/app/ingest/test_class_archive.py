@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -88,24 +89,30 @@ def trains(process: psutil.Process) -> bool:
     return False
 
 
-def start_training(directory: Path, cache: Path) -> tuple[subprocess.Popen[bytes], psutil.Process]:
-    """Start training in a directory, and return it with its JVM, which has just started."""
+@contextlib.contextmanager
+def started_training(
+    directory: Path, cache: Path
+) -> Iterator[tuple[subprocess.Popen[bytes], psutil.Process]]:
+    """Train in a directory during a block, which gets the process and its JVM, which has just started."""
     for made in (*cache.glob("row-writer-*.jar"), *cache.glob("spark-kafka-*")):
         (directory / made.name).symlink_to(made)
     environ = {**os.environ, "QT_CACHE_DIR": str(directory)}
     process = subprocess.Popen([sys.executable, "-m", "queryable_app.ingest.training"], env=environ)
-    children = psutil.Process(process.pid).children
-    java = eventually("the JVM trains", lambda: [p for p in children() if trains(p)], 300)
-    return process, java[0]
+    try:
+        children = psutil.Process(process.pid).children
+        java = eventually("the JVM trains", lambda: [p for p in children() if trains(p)], 300)
+        yield process, java[0]
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_ended_training_leaves_no_jvm(tmp_path: Path, cache: Path, end: signal.Signals) -> None:
     """Training leaves no JVM and no partial archive after SIGTERM or SIGKILL."""
-    process, java = start_training(tmp_path, cache)
-
-    process.send_signal(end)
-    process.wait(300)  # it has the lowest priority, and ends with the CPU that the other tests leave
+    with started_training(tmp_path, cache) as (process, java):
+        process.send_signal(end)
+        process.wait(300)  # it has the lowest priority, and ends with the CPU that the other tests leave
 
     psutil.wait_procs([java], 60)
     assert not java.is_running()
@@ -117,14 +124,14 @@ def test_training_ends_though_no_core_is_idle(tmp_path: Path, cache: Path) -> No
     """Training ends soon after SIGTERM on a core that other processes keep busy: it does not wait for idle time."""
     if not may_raise_priorities():
         pytest.skip("CAP_SYS_NICE is missing")
-    process, java = start_training(tmp_path, cache)
     core = min(os.sched_getaffinity(0))
-    for pid in (process.pid, java.pid):
-        for thread in psutil.Process(pid).threads():
-            os.sched_setaffinity(thread.id, {core})
+    with started_training(tmp_path, cache) as (process, java):
+        for pid in (process.pid, java.pid):
+            for thread in psutil.Process(pid).threads():
+                os.sched_setaffinity(thread.id, {core})
 
-    with busy(core, 4):
-        process.terminate()
-        process.wait(60)
+        with busy(core, 4):
+            process.terminate()
+            process.wait(60)
 
-    assert not java.is_running()
+        assert not java.is_running()
