@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final
 from urllib.parse import unquote_to_bytes
 
 from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure
+from queryable_app.policy.attempts import no_other_replica_failure
 from queryable_app.serve.api.guard import PIECE_BYTES, to_failure
 from queryable_app.serve.api.request import HISTORY_END
 from queryable_app.serve.base.answer_reservation import AnswerReservation
@@ -84,8 +85,10 @@ class FastLane(MultiGetLane):
 
     def take_unanswered(self, key: bytes, data: bytes, found: Failure | None) -> None:
         """Forward a read that only other nodes can answer, or take any other way to its answer."""
-        if found is None or self.idle_since is None or not self._forward(key, found):
+        if found is None or self.idle_since is None:
             self._receive(data)
+        else:
+            self._forward(key, found)
 
     def _receive(self, data: bytes) -> None:
         self.turn.flush()
@@ -131,8 +134,8 @@ class FastLane(MultiGetLane):
     # One request of a client.
 
     def _try_answer(self, data: bytes, end: int) -> bool:
-        """Answer or forward a request. Return False if it needs a task: to wait, to read several nodes, to fail, or to send
-        a large answer."""
+        """Answer or forward a request. Return False if it needs a task: to wait, to read several nodes, to send a large answer,
+        or for most failures."""
         key = data[len(PREFIX) : end - len(SUFFIX)]
         if (
             self.reads.plain_reads_wait
@@ -144,16 +147,19 @@ class FastLane(MultiGetLane):
             return False
         elsewhere = None if b"%" in key else self.reads.plain.hosted_elsewhere(key)
         if elsewhere is not None:
-            return self._forward(key, elsewhere)
+            self._forward(key, elsewhere)
+            return True
         try:
             answer = self._read(key)
         except Failure as refusal:
-            return (
-                refusal.reason in REASONS_TO_TRY_ELSEWHERE
-                and refusal.partition is not None
-                and not self.reads.partitioning.scattered
-                and self._forward(key, refusal)
-            )
+            if (
+                refusal.reason not in REASONS_TO_TRY_ELSEWHERE
+                or refusal.partition is None
+                or self.reads.partitioning.scattered
+            ):
+                return False
+            self._forward(key, refusal)
+            return True
         except Exception:
             return False  # the task meets the defect again, and reports it
         if len(answer.body) > PIECE_BYTES:  # the guard bounds unsent bytes of large answers
@@ -168,7 +174,9 @@ class FastLane(MultiGetLane):
         self.idle_since = self.sweeps
         return True
 
-    def _forward(self, key: bytes, refusal: Failure) -> bool:
+    def _forward(self, key: bytes, refusal: Failure) -> None:
+        """Forward a read, or refuse it at once if no other node has the partition: clients repeat such a read many times while
+        this node hydrates."""
         forward = self.node.forwarded_reads.plain(
             self,
             key,
@@ -177,10 +185,11 @@ class FastLane(MultiGetLane):
             self.credentials,
         )
         if forward is None:
-            return False
+            self.on_forward_failure(no_other_replica_failure(refusal))
+            return
+        self.reads.note_read()
         self.forward, self.idle_since = forward, None
         forward.start()
-        return True
 
     def on_forwarded_response(self, head: bytes, body: bytes) -> None:
         """Send the answer of another node."""

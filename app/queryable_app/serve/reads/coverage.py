@@ -165,6 +165,7 @@ def _compose(
             remote.setdefault(ordinal, {}).update(positions)
     if refusals and not partial:
         raise _missing_partitions_failure(refusals, partial is not None)
+    reads.note_read()
     incomplete = [partition for partition, replica in progress.items() if not replica.complete]
     ordered = tuple(progress[partition] for partition in sorted(progress))
     headers = reads.answers.freshness_lines(ordered, 1 if remote else 0) + reads.identity
@@ -185,7 +186,6 @@ async def readable_local_replicas(
     """
     needed = await reads.wait_until_fresh(options, partitions, deadline, last)
     now_ms = monotonic_ms()
-    reads.note_read()
     replicas: dict[int, Replica] = {}
     refusals: dict[int, Failure] = {}
     for partition in partitions:

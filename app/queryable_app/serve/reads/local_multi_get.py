@@ -66,7 +66,6 @@ class LocalMultiGets:
             else:
                 indexes[partition] = [index]
         now_ms = monotonic_ms()
-        reads.note_read()
         replicas = [reads.readable_replica(each, reads.defaults, {}, now_ms) for each in sorted(indexes)]
         progress = tuple([progress_of(replica, now_ms) for replica in replicas])
         if not all([replica.complete for replica in progress]):

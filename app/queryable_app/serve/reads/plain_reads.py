@@ -65,7 +65,7 @@ class PlainReads:
         """
         if not self.answers_at_once:
             return [None] * len(keys)
-        now_ms = self._node.last_read_ms = monotonic_ms()
+        now_ms = monotonic_ms()
         if self._keys_need_conversion:
             asked: Iterable[tuple[int | None, bytes]] = map(self._converted, keys)
         else:
@@ -107,7 +107,10 @@ class PlainReads:
         if replica is None:
             return self._elsewhere(partition)
         shared = self._shared.of(replica, now_ms)
-        return None if shared.store is None else (shared.store.get_unchecked, shared.begin)
+        if shared.store is None:
+            return None
+        self._node.last_read_ms = now_ms
+        return shared.store.get_unchecked, shared.begin
 
     def _elsewhere(self, partition: int) -> Failure:
         failure = self._not_hosted.get(partition)

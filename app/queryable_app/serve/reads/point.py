@@ -100,7 +100,7 @@ class Reads:
         `needed` are the positions that replicas must have reached, by partition. `form` BYTES asks for the value as it is
         stored.
         """
-        now_ms = self.node.last_read_ms = monotonic_ms()
+        now_ms = monotonic_ms()
         partition = self._partitioner.partitioning.partition_of(record_key)
         if partition is None:
             return self._point_scattered(record_key, options, needed, form, if_none_match, now_ms)
@@ -116,6 +116,7 @@ class Reads:
             refusal = freshness_failure(replica, options, now_ms, needed.get(partition))
         if refusal is not None:
             raise refusal
+        self.node.last_read_ms = now_ms
         stored = replica.store.get(self._to_disk(record_key))
         if stored is not None:
             flags, offset, timestamp_ms, expiry_ms = ROW_HEADER.unpack_from(stored)
@@ -150,7 +151,11 @@ class Reads:
         return self.answers.of_newest(newest, progress, 0, form, if_none_match)
 
     def note_read(self) -> None:
-        """Remember the time of the read: ingest leaves room for reads while there are some."""
+        """Remember the time of a read that is answered or forwarded: ingest leaves room for reads while there are some.
+
+        A read that is refused is none of them: clients repeat it until the replica here is complete, so room for it would make
+        all of them wait longer.
+        """
         self.node.last_read_ms = monotonic_ms()
 
     def readable_replica(
@@ -165,6 +170,7 @@ class Reads:
             refusal = refusal_as_of(replica, options.as_of, now_ms, partition in needed)
         if refusal is not None:
             raise refusal
+        self.node.last_read_ms = now_ms
         return replica
 
     def _unsettled(self, as_of: AsOf | None, partitions: Collection[int]) -> Collection[int]:

@@ -100,9 +100,8 @@ def test_read_behind_a_forwarded_one_is_not_forwarded_beside_it(
     connection = connection_of(node)
     forwarded: list[bytes] = []
 
-    def forward(key: bytes, _: Failure) -> bool:
+    def forward(key: bytes, _: Failure) -> None:
         forwarded.append(key)
-        return True
 
     def receive() -> None:
         monkeypatch.setattr(connection, "_forward", forward)
