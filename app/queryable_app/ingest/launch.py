@@ -63,7 +63,7 @@ def launch(profile: Profile, training: Sequence[str] = ()) -> StartedJvm:
 
 
 def java_options(profile: Profile) -> list[str]:
-    directives = resources.files("queryable_app.ingest").joinpath("start_only_code.json")
+    directives = resources.files("queryable_app.ingest").joinpath("compiler_directives.json")
     return [
         "-XX:+UseSerialGC",
         # Code that has to wait for the second compiler is not profiled meanwhile, which makes it slower.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,18 @@ def test_options_suit_java_and_are_silent(cache: Path, tmp_path: Path) -> None:
 
     assert (done.returncode, done.stdout) == (0, "")
     assert "directive" not in done.stderr
+
+
+def test_methods_that_are_compiled_by_themselves_exist(spark: SparkSession) -> None:
+    """Each method that the compilers' directives keep out of its callers exists in this version of Spark and of the writer."""
+    jvm: Any = spark._jvm
+    text = resources.files("queryable_app.ingest").joinpath("compiler_directives.json").read_text()
+    named = re.findall(r'"-([\w/$]+)\.(\w+)"', text)
+
+    assert named
+    for name, method in named:
+        methods = jvm.java.lang.Class.forName(name.replace("/", ".")).getDeclaredMethods()
+        assert method in {each.getName() for each in methods}
 
 
 def test_gateway_secret_leaves_the_environment(spark: SparkSession) -> None:

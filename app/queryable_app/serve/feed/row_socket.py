@@ -2,9 +2,9 @@
 
 Strategy: one coroutine for each connection reads a frame, applies it, and only then reads on. So what serve does not keep up
 with stays in the socket, and Spark waits. All connections share one slot of the event loop, so twelve take no more time than
-one. While reads arrive, ingest takes at most half of the loop's time. Slices that arrive complete are applied as soon as the
-loop reports their connection, without the coroutine: that is the usual case, and it costs half of the CPU time. Slices that wait
-behind others are applied together while no reads arrive.
+one. While reads arrive that are answered, ingest takes at most half of the loop's time. Slices that arrive complete are applied
+as soon as the loop reports their connection, without the coroutine: that is the usual case, and it costs half of the CPU time.
+Slices that wait behind others are applied together while no such reads arrive.
 
 A connection names its generation, and only the current generation may write.
 """

@@ -6,6 +6,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote_from_bytes
 
 import pytest
@@ -356,3 +357,48 @@ def test_expired_row_is_absent_in_both_lanes(node: Served) -> None:
 
     eventually("it expires", lambda: parsed(exchange(node.port, get(b"/v1/keys/soon")))[0] == 404)
     assert {parsed(a)[0] for a in both(node, b"/v1/keys/soon")} == {404}
+
+
+def test_read_of_an_incomplete_replica_is_refused_without_a_task(tmp_path: Path) -> None:
+    """While it hydrates, the only node with a partition refuses reads in the fast lane as it does through FastAPI."""
+    with served(tmp_path, partitions=1, complete=False) as hydrating:
+        hydrating.put(b"a", b"1")
+        fast, slow = both(hydrating, b"/v1/keys/a")
+
+        assert fast
+        assert comparable(fast) == comparable(slow)
+        assert parsed(fast)[0] == 503
+
+
+def test_draining_node_refuses_a_read_and_closes_the_connection(tmp_path: Path) -> None:
+    """The refusal of a node that is about to stop is the last answer on its connection."""
+    with served(tmp_path, partitions=1, complete=False) as hydrating:
+        hydrating.on_loop(hydrating.node.drain)
+        with socket.create_connection(("127.0.0.1", hydrating.port), timeout=10) as connection:
+            connection.sendall(get(b"/v1/keys/a"))
+            status, headers, _ = parsed(read_answers(connection, 1))
+
+            assert (status, headers["connection"]) == (503, "close")
+            assert connection.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    ("complete", "query", "leaves_room"),
+    [
+        (True, b"", True),
+        (False, b"", False),
+        (False, b"?consistency=any", True),
+        (False, b"?max-lag-ms=9", False),
+    ],
+)
+def test_only_answered_reads_take_time_from_ingest(
+    tmp_path: Path, complete: bool, query: bytes, leaves_room: bool
+) -> None:
+    """Ingest leaves room for reads that are answered. For one that is refused it does not: the sooner the replica is complete,
+    the better."""
+    with served(tmp_path, partitions=1, complete=complete) as node:
+        node.put(b"a", b"1")
+        status = parsed(exchange(node.port, get(b"/v1/keys/a" + query)))[0]
+
+        assert (status == 200) == leaves_room
+        assert (node.node.last_read_ms > 0) == leaves_room
