@@ -20,8 +20,9 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -33,6 +34,7 @@ from queryable_app.ingest.java_classes import java_class, java_list, java_map, o
 from queryable_app.ingest.jvm import class_path
 from queryable_app.ingest.kafka_admin import KafkaAdmin
 from queryable_app.ingest.launch import FIRST_COMPILER_ONLY, Profile, launch
+from queryable_app.ingest.process import children
 from queryable_app.ingest.session import start_session
 from queryable_app.ingest.sink import Sink
 from queryable_app.ingest.stream import QueryStart, row_writer, view_of
@@ -64,10 +66,10 @@ _SQL: Final = "SELECT key, upper(value.a) AS a, value.b AS b FROM records WHERE 
 
 def main() -> int:
     take_idle_time_only()  # the JVM too
+    cache = cache_dir(os.environ.get("QT_CACHE_DIR", ""))
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end)
+        signal.signal(number, partial(_end, cache))
     try:
-        cache = cache_dir(os.environ.get("QT_CACHE_DIR", ""))
         wait_seconds = _EXIT_SECONDS_MAX if "--wait" in sys.argv[1:] else 0
         return 0 if make_archive(cache, class_path(cache), wait_seconds) else 1
     except (JarsError, OSError) as error:
@@ -75,9 +77,21 @@ def main() -> int:
         return 1
 
 
-def _end(*_: object) -> None:
+def _end(cache: Path, *_: object) -> NoReturn:
+    """End at once. An exception could be lost: the interpreter ignores those in finalizers, in which Py4J waits for the JVM."""
     take_usual_time()
-    sys.exit(1)
+    for jvm in children():
+        take_usual_time(jvm)
+        os.kill(jvm, signal.SIGKILL)
+        os.waitpid(jvm, 0)
+    for scratch in cache.glob(f"{_own_prefix()}*"):
+        shutil.rmtree(scratch, ignore_errors=True)
+    os._exit(1)
+
+
+def _own_prefix() -> str:
+    """Return how the names of this process's scratch directories begin."""
+    return f"training-{os.getpid()}-"
 
 
 def make_archive(cache: Path, jars: Sequence[Path], wait_seconds: float = 0) -> bool:
@@ -94,7 +108,7 @@ def make_archive(cache: Path, jars: Sequence[Path], wait_seconds: float = 0) -> 
                 shutil.rmtree(left, ignore_errors=True)
             event("class-archive", making=str(archive))
             with tempfile.TemporaryDirectory(
-                dir=cache, prefix="training-", ignore_cleanup_errors=True
+                dir=cache, prefix=_own_prefix(), ignore_cleanup_errors=True
             ) as scratch:
                 new = Path(scratch) / "classes.jsa"
                 _train(new, Path(scratch), cache)
@@ -121,8 +135,6 @@ def _train(archive: Path, scratch: Path, cache: Path) -> None:
         _load_classes(session, connector_jars(cache))
         _exit(session, jvm)
     finally:
-        if jvm.poll() is None:  # otherwise the number may be another process's
-            take_usual_time(jvm.pid)
         jvm.kill()
         jvm.wait()
 
