@@ -173,7 +173,7 @@ class Node:
             self.descriptors.node_connections,
             None if self.tls is None else self.tls.to_node,
         )
-        self.forwarded_reads = ForwardedReads(self.peers)
+        self.forwarded_reads = ForwardedReads(self.peers, self.note_read)
         self.checkpoints = Checkpoints(
             Path(settings.data_dir, application, CHECKPOINTS_DIRECTORY),
             application,
@@ -259,6 +259,14 @@ class Node:
     def draining(self) -> bool:
         """Return whether the node drains: it still answers, and sends clients to other nodes."""
         return self.peers.draining
+
+    def note_read(self) -> None:
+        """Remember the time of a read that is answered or forwarded: ingest leaves room for reads while there are some.
+
+        A read that is refused is none of them: clients repeat it until the replica here is complete, so room for it would make
+        all of them wait longer.
+        """
+        self.last_read_ms = monotonic_ms()
 
     def drain(self) -> None:
         self.peers.draining = True

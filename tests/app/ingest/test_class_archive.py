@@ -133,6 +133,6 @@ def test_training_ends_though_no_core_is_idle(tmp_path: Path, cache: Path) -> No
         with busy(core, 4):
             process.terminate()
             process.wait(60)
-            psutil.wait_procs([java], 60)  # also its zombie, if Training was still starting it
+            psutil.wait_procs([java], 60)  # until no zombie is left of it
 
             assert not java.is_running()

@@ -49,8 +49,6 @@ async def forward(
     deadline: float,
 ) -> Answer:
     """Return the answer of a replica on another node. `refusal` is why this node cannot answer."""
-    if reads.node.peers.candidates(partition, options):
-        reads.note_read()
     return client_answer(
         await reads.node.forwarded_reads.with_options(
             _target(request, parameters), _headers(request, parameters), partition, options, refusal, deadline

@@ -187,7 +187,6 @@ class FastLane(MultiGetLane):
         if forward is None:
             self.on_forward_failure(no_other_replica_failure(refusal))
             return
-        self.reads.note_read()
         self.forward, self.idle_since = forward, None
         forward.start()
 

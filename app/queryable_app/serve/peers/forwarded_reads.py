@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from typing import Final, Protocol
@@ -219,10 +219,11 @@ class _ReadWithOptions(ForwardedRead):
 
 
 class ForwardedReads:
-    """All reads that one node forwards."""
+    """All reads that one node forwards. It calls `on_forward` for each."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: Peers, on_forward: Callable[[], None] = lambda: None) -> None:
         self.peers = peers
+        self._on_forward = on_forward
         self.running: dict[ForwardedRead, None] = {}
         """In the order of their arrival."""
         self._sweep_scheduled = False
@@ -293,6 +294,7 @@ class ForwardedReads:
 
     def add(self, read: ForwardedRead) -> None:
         self.running[read] = None
+        self._on_forward()
         if not self._sweep_scheduled:
             self._sweep_later()
 

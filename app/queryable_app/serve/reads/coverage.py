@@ -140,7 +140,9 @@ async def coverage(
         await gather_or_cancel((search_here(), search_elsewhere(others)))
     else:
         await search_here()
-    return _compose(reads, local, progress, searches, partial, failed_nodes)
+    found = _compose(reads, local, progress, searches, partial, failed_nodes)
+    reads.node.note_read()
+    return found
 
 
 def _compose(
@@ -165,7 +167,6 @@ def _compose(
             remote.setdefault(ordinal, {}).update(positions)
     if refusals and not partial:
         raise _missing_partitions_failure(refusals, partial is not None)
-    reads.note_read()
     incomplete = [partition for partition, replica in progress.items() if not replica.complete]
     ordered = tuple(progress[partition] for partition in sorted(progress))
     headers = reads.answers.freshness_lines(ordered, 1 if remote else 0) + reads.identity

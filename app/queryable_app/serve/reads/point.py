@@ -150,18 +150,10 @@ class Reads:
         progress = [progress_of(replica, now_ms) for replica in replicas]
         return self.answers.of_newest(newest, progress, 0, form, if_none_match)
 
-    def note_read(self) -> None:
-        """Remember the time of a read that is answered or forwarded: ingest leaves room for reads while there are some.
-
-        A read that is refused is none of them: clients repeat it until the replica here is complete, so room for it would make
-        all of them wait longer.
-        """
-        self.node.last_read_ms = monotonic_ms()
-
     def readable_replica(
         self, partition: int, options: ReadOptions, needed: Mapping[int, NeededPosition], now_ms: int
     ) -> Replica:
-        """Return the replica of a partition on this node. Raises the Failure that says why it may not answer."""
+        """Return the replica of a partition on this node, and note the read. Raises the Failure that says why it may not answer."""
         replica = self.replicas.by_partition.get(partition)
         if replica is None:
             raise not_hosted_here(partition)
