@@ -153,7 +153,8 @@ class Reads:
     def readable_replica(
         self, partition: int, options: ReadOptions, needed: Mapping[int, NeededPosition], now_ms: int
     ) -> Replica:
-        """Return the replica of a partition on this node, and note the read. Raises the Failure that says why it may not answer."""
+        """Return the replica of a partition on this node, and note the read. Raises the Failure that says why it may not
+        answer."""
         replica = self.replicas.by_partition.get(partition)
         if replica is None:
             raise not_hosted_here(partition)
