@@ -8,6 +8,7 @@ at all. Spark's connector is four named jars without their dependencies, because
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -148,7 +149,7 @@ def find_java() -> Path:
 
 def java_version(java: Path) -> int:
     """Return the major version, such as 17."""
-    match = re.search(r'version "(?:1\.)?(\d+)', java_release(java))
+    match = re.search(r'(?:version |JAVA_VERSION=)"(?:1\.)?(\d+)', java_release(java))
     if match is None:
         raise JarsError(f"{java} does not say its version: set JAVA_HOME to a Java {JAVA_MIN} or newer.")
     return int(match[1])
@@ -156,7 +157,11 @@ def java_version(java: Path) -> int:
 
 @functools.cache
 def java_release(java: Path) -> str:
-    """Return the output of `java -version`, which identifies a Java."""
+    """Return a text that identifies a Java: its file `release`, or else what `java -version` prints, which starts a JVM."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        release = (java.resolve().parent.parent / "release").read_text()
+        if "JAVA_VERSION=" in release:  # a script may lie beside another program's file of that name
+            return release
     try:
         return subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60).stderr
     except (OSError, subprocess.TimeoutExpired) as error:

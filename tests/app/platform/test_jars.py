@@ -106,6 +106,33 @@ def test_old_java_is_refused(
         jars.find_java()
 
 
+@pytest.mark.parametrize("version", ["1.8.0_392", "11.0.21"])
+def test_release_file_saves_starting_java(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    """The version comes from the file `release` beside `bin`, and no JVM starts for it."""
+    _java(tmp_path, "exit 1", f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(jars.JarsError, match=f"bin/java is {version.removeprefix('1.').split('.')[0]}: set"):
+        jars.find_java()
+
+
+def test_release_file_of_another_program_is_ignored(tmp_path: Path) -> None:
+    """A file `release` without a version of Java, such as one beside a wrapper script, does not count."""
+    java = _java(tmp_path, "echo 'openjdk version \"17.0.1\"' >&2", "NAME=other\n")
+    assert jars.java_version(java) == 17
+
+
+def _java(home: Path, script: str, release: str) -> Path:
+    """Make a Java of this script, with a file `release`."""
+    (home / "bin").mkdir()
+    java = home / "bin" / "java"
+    java.write_text(f"#!/bin/sh\n{script}\n")
+    java.chmod(0o755)
+    (home / "release").write_text(release)
+    return java
+
+
 def test_parallel_callers_compile_the_writer_once(tmp_path: Path) -> None:
     """Parallel callers wait for the first one and use its jar; no JDK is needed."""
     connector = jars.ingest_jars(jars.cache_dir(os.environ.get("QT_CACHE_DIR", "")))

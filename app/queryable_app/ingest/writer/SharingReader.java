@@ -23,6 +23,7 @@ public final class SharingReader implements SupportsRealTimeRead {
   private final KafkaBatchInputPartition source;
   private final LentPartition partition;
   private final SharedConsumer shared; // null: this task always reads by itself
+  private final BacklogTurn turn = new BacklogTurn();
   private KafkaBatchPartitionReader own; // null while the partition is lent
   private boolean leads;
   private InternalRow row;
@@ -67,13 +68,15 @@ public final class SharingReader implements SupportsRealTimeRead {
     }
     RowWriter writer = shared == null ? null : RowWriter.ofThread(); // null: the rows go elsewhere
     long restMs = writer == null ? Long.MAX_VALUE : shared.restLeftMs();
-    long waitMs = Math.min(restMs > 0 ? restMs : QUIET_MS, untilMs - nowMs);
+    boolean inTurn = turn.await(untilMs - nowMs);
+    long waitMs = inTurn ? 0 : Math.min(restMs > 0 ? restMs : QUIET_MS, untilMs - nowMs); // the others wait for the turn
     if (own.nextWithTimeout(Long.valueOf(nowMs), Long.valueOf(waitMs)).hasRecord()) {
       row = own.get();
       partition.next = own.getOffset().partitionOffset();
       return true;
     }
-    if (restMs == 0) {
+    turn.end();
+    if (restMs == 0 && !inTurn) {
       own.close();
       own = null;
       leads = shared.lend(partition, writer);
@@ -83,6 +86,7 @@ public final class SharingReader implements SupportsRealTimeRead {
 
   /** Return the offset of the next record. Spark asks for it at the end of the batch, when no more records are read. */
   public PartitionOffset getOffset() {
+    turn.end();
     try {
       if (leads) {
         shared.giveBack();
@@ -107,6 +111,7 @@ public final class SharingReader implements SupportsRealTimeRead {
   }
 
   public void close() {
+    turn.end();
     if (leads) { // without the end of a batch
       shared.fail();
     }
