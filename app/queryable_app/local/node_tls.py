@@ -50,8 +50,7 @@ def ca_file(tls_dir: str) -> str | None:
 def node_client(data: DataDirectory, tls_dir: str) -> httpx.Client:
     """Return a client with the nodes' token. With TLS it trusts the CA beside the certificate, and without TLS no CA, since
     it takes long to load the system's. Raises CertificateError."""
-    trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if tls_dir:
-        trusted = client_context(read_certificate_files(Path(tls_dir)).ca)
+    no_ca = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    verify = client_context(read_certificate_files(Path(tls_dir)).ca) if tls_dir else no_ca
     token = {NODE_HEADER: data.internal_token().read_text().strip()}
-    return httpx.Client(timeout=_TIMEOUT_SECONDS, trust_env=False, headers=token, verify=trusted)
+    return httpx.Client(timeout=_TIMEOUT_SECONDS, trust_env=False, headers=token, verify=verify)

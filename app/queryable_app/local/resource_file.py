@@ -74,7 +74,7 @@ def crd() -> Mapping[str, Any]:
     """Return the CustomResourceDefinition: from the installed package, or from the checkout."""
     packaged = importlib.resources.files("queryable_app") / "crds" / "queryabletopic.yaml"
     text = packaged.read_text() if packaged.is_file() else _CHECKOUT_CRD.read_text()
-    # The parser in C is not in every build of PyYAML; it takes a tenth of the time.
+    # The parser in C, which not every build of PyYAML has, saves more than half of the time of reading a resource.
     loaded: Mapping[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
     return loaded
 

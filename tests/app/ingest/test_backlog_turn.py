@@ -66,8 +66,8 @@ def test_turn_goes_to_the_task_that_waits(tasks: Tasks) -> None:
     assert read(first) == {False}
 
 
-def test_waiting_in_vain_stops_no_task(tasks: Tasks) -> None:
-    """A task that waits for its turn in vain reads a thousand records without, and then waits again."""
+def test_task_without_a_turn_reads_on(tasks: Tasks) -> None:
+    """A task that gets no turn in time reads a thousand records without one, and then waits again."""
     stuck, other = tasks.task(), tasks.task()
     read(stuck), read(other)
     read(stuck, 1)

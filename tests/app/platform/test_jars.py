@@ -97,10 +97,7 @@ def test_old_java_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str, version: int
 ) -> None:
     """The message has the version and says what to set."""
-    (tmp_path / "bin").mkdir()
-    java = tmp_path / "bin" / "java"
-    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{printed}\" 2023' >&2\n")
-    java.chmod(0o755)
+    _java(tmp_path, f"echo 'openjdk version \"{printed}\" 2023' >&2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(jars.JarsError, match=f"bin/java is {version}: set JAVA_HOME"):
         jars.find_java()
@@ -123,13 +120,14 @@ def test_release_file_of_another_program_is_ignored(tmp_path: Path) -> None:
     assert jars.java_version(java) == 17
 
 
-def _java(home: Path, script: str, release: str) -> Path:
-    """Make a Java of this script, with a file `release`."""
+def _java(home: Path, script: str, release: str = "") -> Path:
+    """Make a Java of this script, with a file `release` if it has a text."""
     (home / "bin").mkdir()
     java = home / "bin" / "java"
     java.write_text(f"#!/bin/sh\n{script}\n")
     java.chmod(0o755)
-    (home / "release").write_text(release)
+    if release:
+        (home / "release").write_text(release)
     return java
 
 

@@ -8,8 +8,8 @@ import org.apache.kafka.common.errors.InterruptException;
  * Let the tasks read a backlog in turns after the JVM's start, so many at a time that a core is left.
  *
  * The tasks run slowly until their code is compiled. A task for each partition would take the cores from the compilers, and from
- * serve, which applies the rows. A turn is never a condition: a task that waits for one in vain, since another one cannot write its
- * rows, reads on without. Later all tasks read at the same time.
+ * serve, which applies the rows. A task that gets no turn within WAIT_MS_MAX, because another one cannot write its rows, reads on
+ * without one. After the start all tasks read at the same time.
  */
 public final class BacklogTurn {
   /** So many records without a pause are a backlog, and as many are read in a turn. */
