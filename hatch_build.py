@@ -56,9 +56,13 @@ class _NotCompiled(Exception):
 def _compiled(sources: Path, modules: list[str], directory: Path) -> dict[str, str]:
     """Compile the modules. Return the path in the wheel of each file that came out."""
     from mypyc.build import mypycify
-    from setuptools import Distribution
-    from setuptools.errors import CCompilerError, ExecError, PlatformError
+    from setuptools import Extension
 
+    probe = directory / "probe.c"
+    probe.write_text("#include <Python.h>\n")
+    _build(
+        [Extension("probe", [str(probe)])], directory / "probe"
+    )  # mypyc works for long before it needs the compiler
     files = [f"{module.replace('.', '/')}.py" for module in modules]
     before = Path.cwd()
     os.chdir(sources)  # mypyc names modules by their paths
@@ -70,13 +74,24 @@ def _compiled(sources: Path, modules: list[str], directory: Path) -> dict[str, s
             target_dir=str(directory / "c"),
             group_name="queryable_app",
         )
-        distribution = Distribution({"name": "queryable-topics", "ext_modules": extensions})
-        command = distribution.get_command_obj("build_ext")
-        command.build_lib, command.build_temp = str(directory / "lib"), str(directory / "objects")
-        command.ensure_finalized()
+        built = _build(extensions, directory)
+    finally:
+        os.chdir(before)
+    return {file: os.path.relpath(file, directory / "lib") for file in built}
+
+
+def _build(extensions: list[Any], directory: Path) -> list[str]:
+    """Compile and link extension modules into `lib` in the directory, and return their files."""
+    from setuptools import Distribution
+    from setuptools.errors import CCompilerError, ExecError, PlatformError
+
+    distribution = Distribution({"name": "queryable-topics", "ext_modules": extensions})
+    command = distribution.get_command_obj("build_ext")
+    command.build_lib, command.build_temp = str(directory / "lib"), str(directory / "objects")
+    command.ensure_finalized()
+    try:
         command.run()
     except (CCompilerError, ExecError, PlatformError) as error:
         raise _NotCompiled(error) from error
-    finally:
-        os.chdir(before)
-    return {file: os.path.relpath(file, directory / "lib") for file in command.get_outputs()}
+    outputs: list[str] = command.get_outputs()
+    return outputs

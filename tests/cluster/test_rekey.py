@@ -62,9 +62,14 @@ def runs(view: ViewOnCluster) -> int:
     return view.namespace.kubectl("logs", job(view), "--container", "rekey").count('"rekey-run"')
 
 
-def counts(view: ViewOnCluster, address: str) -> dict[str, int]:
-    answers = view.platform.clients("get", address, *WORDS)
-    return {answer["key"]: answer["value"]["n"] for answer in answers if answer["status"] == 200}
+def counts(view: ViewOnCluster, address: str) -> dict[str, Any]:
+    """Return the count of each word, or what was answered in its place."""
+    return {
+        answer["key"]: answer["value"]["n"]
+        if answer["status"] == 200
+        else (answer["status"], answer["value"])
+        for answer in view.platform.clients("get", address, *WORDS)
+    }
 
 
 def assert_counts(view: ViewOnCluster, expected: Mapping[str, int]) -> None:

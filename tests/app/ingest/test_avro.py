@@ -29,6 +29,7 @@ from queryable_app.wire.avro import avro_bytes
 from queryable_app.wire.disk_format import decode_row
 from tests.app.ingest.test_writer import sink as sink
 from tests.app.ingest.test_writer import write
+from tests.support.decoders import decoded_or_bad
 from tests.support.fake_serve import RowSink
 
 SLOW = settings(
@@ -204,16 +205,6 @@ def typed(draw: st.DrawFn, depth: int = 0) -> tuple[Any, Any]:
     return ["null", type_], draw(st.sampled_from((None, value)))
 
 
-def json_or_bad(of: Any, record: bytes) -> bytes | None:
-    """Return the JSON of a record, or None if the decoder calls it bad with a reason. Anything else fails the test."""
-    try:
-        return bytes(of.decode(record))
-    except Py4JJavaError as error:
-        cause: Any = error.java_exception
-        assert (cause.getClass().getSimpleName(), bool(cause.getMessage())) == ("Undecodable", True)
-        return None
-
-
 @SLOW
 @given(made=typed())
 def test_random_schemas_and_values(spark: SparkSession, made: tuple[Any, Any]) -> None:
@@ -240,9 +231,9 @@ def test_spoilt_records_end_no_decoder(
             spoilt[chance.randrange(len(spoilt))] ^= 1 << chance.randrange(8)
         end = chance.randrange(len(spoilt) + 1) if chance.random() < 0.3 else len(spoilt)
         record = bytes(spoilt[:end]) + chance.randbytes(chance.choice((0, 0, 0, 1, 9)))
-        if (shown := json_or_bad(of, record)) is not None:
+        if (shown := decoded_or_bad(of, record)) is not None:
             json.loads(shown)
-            assert json_or_bad(of, avro_bytes(parsed, shown)) == shown
+            assert decoded_or_bad(of, avro_bytes(parsed, shown)) == shown
 
 
 def transformed(spark: SparkSession, view: View, *values: bytes | None) -> list[Row]:

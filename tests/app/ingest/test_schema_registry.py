@@ -16,7 +16,8 @@ from queryable_app.config.avro_schema import parse_avro_schema
 from queryable_app.config.value_schema import BASIC, SchemaSource
 from queryable_app.ingest.value_decoders import value_decoder
 from queryable_app.wire.avro import avro_bytes
-from tests.app.ingest.test_avro import SLOW, json_or_bad, typed
+from tests.app.ingest.test_avro import SLOW, typed
+from tests.support.decoders import decoded_or_bad
 from tests.support.protobuf import USER, descriptor_set, indexed, tagged
 from tests.support.schema_registry import V1, V2, Registry, framed, schema_registry
 
@@ -303,7 +304,7 @@ def test_schemas_that_do_not_resolve_make_bad_records(
     schema_id = registry.register("any", text)
     of = decoder(spark, registry, json.dumps(read[0]))
     for record in (avro_bytes(parse_avro_schema(text), json.dumps(written[1]).encode()), other):
-        if (shown := json_or_bad(of, framed(schema_id, record))) is not None:
+        if (shown := decoded_or_bad(of, framed(schema_id, record))) is not None:
             json.loads(shown)
 
 
