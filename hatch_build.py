@@ -58,11 +58,9 @@ def _compiled(sources: Path, modules: list[str], directory: Path) -> dict[str, s
     from mypyc.build import mypycify
     from setuptools import Extension
 
-    probe = directory / "probe.c"
+    probe = directory / "probe.c"  # mypyc works for long before it needs the compiler
     probe.write_text("#include <Python.h>\n")
-    _build(
-        [Extension("probe", [str(probe)])], directory / "probe"
-    )  # mypyc works for long before it needs the compiler
+    _build([Extension("probe", [str(probe)])], directory / "probe")
     files = [f"{module.replace('.', '/')}.py" for module in modules]
     before = Path.cwd()
     os.chdir(sources)  # mypyc names modules by their paths

@@ -42,7 +42,7 @@ if isinstance(_TRUST, ssl.SSLContext) and _CERTIFICATE is not None:
 _TOKEN_FILE = os.environ.get("TOKEN_FILE")
 _PATIENT = {"deadline-ms": "30000"}  # a busy machine is no failure
 _TIMEOUT_SECONDS = 40.0
-_NEWEST_SECONDS = 400.0  # the limit for the newest value of a key: on a busy machine the JVMs of a killed job start in minutes
+_NEWEST_SECONDS = 200.0  # the limit for the newest value of a key on a busy machine
 
 
 def say(**words: Any) -> None:

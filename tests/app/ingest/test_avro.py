@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import Row, SparkSession
 
 from queryable_app.config.avro_schema import parse_avro_schema
@@ -29,7 +28,7 @@ from queryable_app.wire.avro import avro_bytes
 from queryable_app.wire.disk_format import decode_row
 from tests.app.ingest.test_writer import sink as sink
 from tests.app.ingest.test_writer import write
-from tests.support.decoders import decoded_or_bad
+from tests.support.decoders import decoded_or_bad, problem
 from tests.support.fake_serve import RowSink
 
 SLOW = settings(
@@ -62,14 +61,6 @@ def of_library(spark: SparkSession, text: str, avro_json: object) -> bytes:
     avro.generic.GenericDatumWriter(of).write(datum, encoder)
     encoder.flush()
     return bytes(out.toByteArray())
-
-
-def problem(spark: SparkSession, text: str, record: bytes) -> str:
-    with pytest.raises(Py4JJavaError) as raised:
-        decoder(spark, text).decode(record)
-    cause = raised.value.java_exception
-    assert cause.getClass().getSimpleName() == "Undecodable"
-    return str(cause.getMessage())
 
 
 MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 40, "scale": 2}
@@ -122,8 +113,8 @@ def test_recursive_schema_is_decoded_to_a_depth(spark: SparkSession) -> None:
         {"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"], "default": None}]}
     )
     assert bytes(decoder(spark, text).decode(b"\x02" * 99 + b"\x00")).count(b"next") == 100
-    assert problem(spark, text, b"\x02" * 100 + b"\x00") == "nested deeper than 100"
-    assert problem(spark, text, b"\x02" * 1_000_000) == "nested deeper than 100"
+    assert problem(decoder(spark, text), b"\x02" * 100 + b"\x00") == "nested deeper than 100"
+    assert problem(decoder(spark, text), b"\x02" * 1_000_000) == "nested deeper than 100"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +143,7 @@ def test_bytes_that_the_schema_has_not_are_a_bad_record(
     spark: SparkSession, type_: Any, record: bytes, reason: str
 ) -> None:
     """A record that does not follow its schema is named as bad, whatever lengths its bytes announce."""
-    assert re.search(reason, problem(spark, schema(("f", type_)), record))
+    assert re.search(reason, problem(decoder(spark, schema(("f", type_))), record))
 
 
 RICH = schema(

@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 import pytest
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from queryable_app.config.value_schema import SchemaSource
@@ -21,6 +20,7 @@ from queryable_app.wire.disk_format import decode_row
 from tests.app.ingest.test_avro import transformed
 from tests.app.ingest.test_writer import sink as sink
 from tests.app.ingest.test_writer import write
+from tests.support.decoders import problem
 from tests.support.fake_serve import RowSink
 
 ORDER = {
@@ -42,14 +42,6 @@ def source(schema: Any) -> SchemaSource:
 
 def decoder(spark: SparkSession, schema: Any) -> Any:
     return value_decoder(spark, source(schema), {})
-
-
-def problem(of: Any, value: bytes) -> str:
-    with pytest.raises(Py4JJavaError) as raised:
-        of.decode(value)
-    cause = raised.value.java_exception
-    assert cause.getClass().getSimpleName() == "Undecodable"
-    return str(cause.getMessage())
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from queryable_app.config.value_schema import SchemaSource, parse_schema_source
@@ -28,7 +27,7 @@ from queryable_app.ingest.decoded_records import View
 from queryable_app.ingest.transform import check_view
 from queryable_app.ingest.value_decoders import value_decoder
 from tests.app.ingest.test_avro import transformed
-from tests.support.decoders import decoded_or_bad
+from tests.support.decoders import decoded_or_bad, problem
 from tests.support.protobuf import USER, descriptor_set, of_library, tagged, varint, zigzag
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats.md"
@@ -58,14 +57,6 @@ def decoder(spark: SparkSession, text: str, message: str = "R") -> Any:
 
 def decoded(spark: SparkSession, text: str, record: bytes, message: str = "R") -> Any:
     return json.loads(bytes(decoder(spark, text, message).decode(record)))
-
-
-def problem(of: Any, record: bytes) -> str:
-    with pytest.raises(Py4JJavaError) as raised:
-        of.decode(record)
-    cause = raised.value.java_exception
-    assert cause.getClass().getSimpleName() == "Undecodable"
-    return str(cause.getMessage())
 
 
 CASES: list[tuple[str, str, str]] = [
