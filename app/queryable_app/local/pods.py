@@ -43,8 +43,8 @@ class Pod:
         self._front = settings.advertised_url
         self._environ = {**os.environ, **settings.to_env()}
         self._data = data
+        self.ingest = self._supervised("ingest")  # first, since Spark takes longest to start
         self.serve = self._supervised("serve")
-        self.ingest = self._supervised("ingest")
 
     @property
     def supervised(self) -> tuple[SupervisedProcess, SupervisedProcess]:

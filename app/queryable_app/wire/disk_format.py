@@ -15,6 +15,7 @@ The JVM writer (`ingest/writer/RowWriter.java`) builds rows in this layout, so s
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -115,6 +116,14 @@ def encode_row(row: Row) -> bytes:
 def decode_row(stored: bytes) -> Row:
     flags, offset, timestamp_ms, expiry_ms = ROW_HEADER.unpack_from(stored)
     return Row(offset, timestamp_ms, expiry_ms, None if flags & TOMBSTONE else stored[ROW_HEADER_SIZE:])
+
+
+def count_tombstones(rows: Iterable[tuple[bytes, bytes]]) -> int:
+    """Count the rows whose stored bytes are a tombstone."""
+    count = 0
+    for _, stored in rows:
+        count += stored[0] & TOMBSTONE
+    return count
 
 
 class KeyOrder:

@@ -8,7 +8,7 @@ rows that are not written. Each returns a whole slice or raises: a partial slice
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 PROTOCOL: Final = 1
@@ -115,7 +115,10 @@ def joined(headers: Sequence[SliceHeader]) -> SliceHeader:
 def puts(payload: bytes, header: SliceHeader) -> list[tuple[bytes, bytes]]:
     """Return disk keys and stored bytes of a slice that is no replay and writes every row: the hot path."""
     pairs: list[tuple[bytes, bytes]] = []
-    unpack, append, end = _ROW_LENGTHS.unpack_from, pairs.append, _SLICE.size
+    append, end = pairs.append, _SLICE.size
+    unpack: Callable[[bytes, int], tuple[int, int]] = (
+        _ROW_LENGTHS.unpack_from
+    )  # typed, so compiled code adds plain integers
     try:
         for _ in range(header.rows):
             key_length, stored_length = unpack(payload, end)

@@ -26,7 +26,7 @@ from queryable_app.serve.store.replica import Replica
 from queryable_app.serve.store.replicas import Replicas
 from queryable_app.serve.store.store import Store
 from queryable_app.wire import row_frames
-from queryable_app.wire.disk_format import TOMBSTONE, ReplicaState
+from queryable_app.wire.disk_format import ReplicaState, count_tombstones
 from queryable_app.wire.envelopes import EnvelopeError
 from queryable_app.wire.partitioners import (
     MismatchCounts,
@@ -95,7 +95,7 @@ class LatestRows:
     def changes(
         self, _store: Store, rows: Sequence[tuple[bytes, bytes]], _source_times: Sequence[int] | None = None
     ) -> Changes:
-        return Changes(rows, sum([stored[0] & TOMBSTONE for _, stored in rows]))
+        return Changes(rows, count_tombstones(rows))
 
 
 class Slices:

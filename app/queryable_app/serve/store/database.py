@@ -57,12 +57,17 @@ class Database:
         return stored
 
     def _walk(
-        self, family: Rdict | None, start: bytes | None, stop: bytes | None, reverse: bool
+        self,
+        family: Rdict | None,
+        start: bytes | None,
+        stop: bytes | None,
+        reverse: bool,
+        caches: bool = True,
     ) -> Generator[tuple[bytes, bytes], None, None]:
         """Iterate over `[start, stop)` of a family, as it was at the first step, and keep the store in use meanwhile."""
         assert family is not None
         with self._reading():
-            yield from walk(family, start, stop, reverse)
+            yield from walk(family, start, stop, reverse, caches)
 
     @contextmanager
     def _cursor(self, family: Rdict | None) -> Iterator[Any]:

@@ -62,7 +62,7 @@ class VersionWalk:
         floor, versions_max = history.state.floor_position, history.spec.versions
         changes: dict[bytes, bytes | None] = {}
         more = False
-        with closing(store.versions(self._next, keys.END, False)) as versions:
+        with closing(store.versions(self._next, keys.END, False, caches=False)) as versions:
             for key, version in versions:
                 self._look(key, version, floor, versions_max, changes)
                 if time.monotonic() > until:

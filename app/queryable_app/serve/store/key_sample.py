@@ -9,6 +9,7 @@ rows has rebuilt the sample.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from queryable_app.wire.disk_format import ROW_HEADER, TOMBSTONE
@@ -22,15 +23,22 @@ class KeySample:
     def __init__(self, whole: bool) -> None:
         self.whole = whole
         """True once the sample has seen every key: the store was empty, or a walk is complete."""
-        self.mask = 0
-        """Call `note` for the keys whose `hash(key) & mask` is 0."""
+        self._mask = 0
         self._expiry_ms: dict[int, int] = {}  # by the key's hash; 0: never
         self._expires = False  # one of them does
+
+    def stage(self, put: Callable[[bytes, bytes], None], rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Pass rows to the `put` of a batch that writes them, and add them to the sample."""
+        mask = self._mask
+        for key, stored in rows:
+            put(key, stored)
+            if not hash(key) & mask:  # `note` looks again, since the mask may be longer by then
+                self.note(key, stored)
 
     def note(self, key: bytes, stored: bytes) -> None:
         """Add a row that was written, or found by a walk."""
         hashed = hash(key)
-        if hashed & self.mask:
+        if hashed & self._mask:
             return
         if len(stored) < ROW_HEADER.size:
             return  # malformed, which a read of it reports
@@ -41,7 +49,7 @@ class KeySample:
         self._expiry_ms[hashed] = expiry_ms
         self._expires = self._expires or expiry_ms > 0
         while len(self._expiry_ms) > SAMPLE_MAX:
-            self.mask = mask = 2 * self.mask + 1
+            self._mask = mask = 2 * self._mask + 1
             self._expiry_ms = {h: expiry for h, expiry in self._expiry_ms.items() if not h & mask}
 
     def forget(self, key: bytes) -> None:
@@ -54,4 +62,4 @@ class KeySample:
             return None
         sampled = self._expiry_ms
         readable = sum(not 0 < e <= now_ms for e in sampled.values()) if self._expires else len(sampled)
-        return readable * (self.mask + 1)
+        return readable * (self._mask + 1)

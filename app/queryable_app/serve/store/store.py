@@ -125,10 +125,15 @@ class Store(Database):
         return next(self.entries(change_log.FIRST, change_log.END), None) is not None
 
     def rows(
-        self, start: bytes | None = None, stop: bytes | None = None, reverse: bool = False
+        self,
+        start: bytes | None = None,
+        stop: bytes | None = None,
+        reverse: bool = False,
+        caches: bool = True,
     ) -> Generator[tuple[bytes, bytes], None, None]:
-        """Iterate over the rows of `[start, stop)` in disk key order, as they were at the first step."""
-        return self._walk(self._db, start, stop, reverse)
+        """Iterate over the rows of `[start, stop)` in disk key order, as they were at the first step. Without `caches`, the
+        block cache stays as reads have left it."""
+        return self._walk(self._db, start, stop, reverse, caches)
 
     @property
     def index(self) -> IndexFamily:
@@ -143,10 +148,10 @@ class Store(Database):
         return self._walk(self._index, start, stop, reverse)
 
     def versions(
-        self, start: bytes, stop: bytes, reverse: bool
+        self, start: bytes, stop: bytes, reverse: bool, caches: bool = True
     ) -> Generator[tuple[bytes, bytes], None, None]:
-        """Iterate over what the family of the versions has in `[start, stop)` (wire/version_keys.py)."""
-        return self._walk(self._versions, start, stop, reverse)
+        """Iterate over what the family of the versions has in `[start, stop)` (wire/version_keys.py). `caches` as for rows."""
+        return self._walk(self._versions, start, stop, reverse, caches)
 
     def version_cursor(self) -> AbstractContextManager[Any]:
         """Lend an iterator over the versions as they are now."""
@@ -196,11 +201,8 @@ class Store(Database):
         for key in deletes:
             batch.delete(key)
             self.keys.forget(key)
-        put, note, mask = batch.put, self.keys.note, self.keys.mask
-        for key, stored in puts:
-            put(key, stored)
-            if not hash(key) & mask:
-                note(key, stored)
+        put = batch.put
+        self.keys.stage(put, puts)
         for key, entry in entries:
             put(key, entry, self._meta) if entry is not None else batch.delete(key, self._meta)
         put(META_STATE_KEY, state.encode(), self._meta)

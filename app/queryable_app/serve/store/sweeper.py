@@ -167,7 +167,7 @@ class Sweeper(Background):
         dead: list[bytes] = []
         next_key = None
         note = store.keys.note
-        for key, stored in store.rows(start):
+        for key, stored in store.rows(start, caches=False):
             note(key, stored)
             flags, _, timestamp_ms, expiry_ms = ROW_HEADER.unpack_from(stored)
             if 0 < expiry_ms < live_from or (flags & TOMBSTONE and timestamp_ms < tombstones_before_ms):

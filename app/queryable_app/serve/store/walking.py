@@ -16,21 +16,24 @@ _STEP_SECONDS: Final = 0.0005  # for this long RocksDB holds the interpreter
 
 
 def walk(
-    db: Rdict, start: bytes | None, stop: bytes | None, reverse: bool
+    db: Rdict, start: bytes | None, stop: bytes | None, reverse: bool, caches: bool = True
 ) -> Generator[tuple[bytes, bytes], None, None]:
     """Iterate over the entries of `[start, stop)`. Raise at their end if an unreadable block follows.
 
-    The loop compares the bounds itself: rocksdict encodes bounds in ReadOptions as if the store were not raw."""
+    Without `caches`, no block of the walk takes the place of one that reads have put into the cache. The loop compares the
+    bounds itself: rocksdict encodes bounds in ReadOptions as if the store were not raw."""
+    options = ReadOptions()
+    options.fill_cache(caches)  # type: ignore[call-arg]  # the stub lacks the argument
     if reverse:
         last = stop
-        for last, stored in _raw(db.items(backwards=True, from_key=stop)):
+        for last, stored in _raw(db.items(backwards=True, from_key=stop, read_opt=options)):
             if start is not None and last < start:
                 return
             if last != stop:
                 yield last, stored
     else:
         last = start
-        for last, stored in _raw(db.items(from_key=start)):
+        for last, stored in _raw(db.items(from_key=start, read_opt=options)):
             if stop is not None and last >= stop:
                 return
             yield last, stored
@@ -41,6 +44,7 @@ def read_all(db: Rdict) -> None:
     """Read every block, and raise if one is unreadable. Other threads run meanwhile."""
     options = ReadOptions()
     options.set_readahead_size(_AHEAD_BYTES)
+    options.fill_cache(False)  # type: ignore[call-arg]
     keys, last = db.keys(read_opt=options), None
     rest_at = time.perf_counter() + _STEP_SECONDS
     while some := deque(islice(keys, _ROWS), maxlen=1):
