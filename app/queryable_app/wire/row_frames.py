@@ -116,9 +116,8 @@ def puts(payload: bytes, header: SliceHeader) -> list[tuple[bytes, bytes]]:
     """Return disk keys and stored bytes of a slice that is no replay and writes every row: the hot path."""
     pairs: list[tuple[bytes, bytes]] = []
     append, end = pairs.append, _SLICE.size
-    unpack: Callable[[bytes, int], tuple[int, int]] = (
-        _ROW_LENGTHS.unpack_from
-    )  # typed, so compiled code adds plain integers
+    # Its type lets compiled code add plain integers.
+    unpack: Callable[[bytes, int], tuple[int, int]] = _ROW_LENGTHS.unpack_from
     try:
         for _ in range(header.rows):
             key_length, stored_length = unpack(payload, end)
