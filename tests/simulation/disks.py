@@ -223,7 +223,11 @@ class SimulatedStore:
         return [self.get(key) for key in disk_keys]
 
     def rows(
-        self, start: bytes | None = None, stop: bytes | None = None, reverse: bool = False
+        self,
+        start: bytes | None = None,
+        stop: bytes | None = None,
+        reverse: bool = False,
+        caches: bool = True,
     ) -> Generator[tuple[bytes, bytes], None, None]:
         self._must_be_open()
         self._iterators += 1
@@ -249,7 +253,7 @@ class SimulatedStore:
         return self._walk(_INDEX, start, stop, reverse)
 
     def versions(
-        self, start: bytes, stop: bytes, reverse: bool
+        self, start: bytes, stop: bytes, reverse: bool, caches: bool = True
     ) -> Generator[tuple[bytes, bytes], None, None]:
         return self._walk(_HISTORY, start, stop, reverse)
 
