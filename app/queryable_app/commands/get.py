@@ -20,10 +20,10 @@ from queryable_app.commands.common import (
     NOT_FOUND,
     NOT_NOW,
     UNREACHABLE,
-    URL,
     fail,
     with_exit_codes,
 )
+from queryable_app.commands.node_options import URL
 from queryable_app.commands.view import view_at
 from queryable_app.errors import Failure, Reason
 

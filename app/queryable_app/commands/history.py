@@ -10,8 +10,9 @@ import click
 
 from queryable_app.client.exceptions import QueryableTopicError
 from queryable_app.client.options import ReadSettings, parse_options
-from queryable_app.commands.common import DATA, JSON, URL, with_exit_codes
+from queryable_app.commands.common import DATA, JSON, with_exit_codes
 from queryable_app.commands.get import fail_read
+from queryable_app.commands.node_options import URL
 from queryable_app.commands.tables import print_table
 from queryable_app.commands.view import view_at
 from queryable_app.wire.times import to_iso

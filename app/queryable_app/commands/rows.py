@@ -19,8 +19,9 @@ from queryable_app.client.indexes import index_target
 from queryable_app.client.options import ReadSettings, parse_options
 from queryable_app.client.scan import Scan
 from queryable_app.client.selection import selection_parameters
-from queryable_app.commands.common import BROKEN, DATA, INVALID, JSON, URL, fail, with_exit_codes
+from queryable_app.commands.common import BROKEN, DATA, INVALID, JSON, fail, with_exit_codes
 from queryable_app.commands.get import fail_read
+from queryable_app.commands.node_options import URL
 from queryable_app.commands.tables import print_table, shown_value
 from queryable_app.commands.view import View, view_at
 from queryable_app.errors import Failure

@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from queryable_app.client.exceptions import QueryableTopicError
-from queryable_app.commands.common import DATA, JSON, UNREACHABLE, URL, fail, with_exit_codes
+from queryable_app.commands.common import DATA, JSON, UNREACHABLE, fail, with_exit_codes
 from queryable_app.commands.get import fail_read
+from queryable_app.commands.node_options import URL
 from queryable_app.commands.view import view_at
 
 _NUMBERS: Final = ("PARTITION", "POSITION", "END", "LAG", "LATE")

@@ -23,7 +23,8 @@ from queryable_app.client.scan import PAGE_ROWS, Scan, new_scan
 from queryable_app.client.thread_transport import ThreadTransport, http_client
 from queryable_app.client.transport import TlsFiles, VerifiedNames, verification
 from queryable_app.client.windows import Target
-from queryable_app.commands.common import credentials, described_run, tls_files
+from queryable_app.commands.common import described_run
+from queryable_app.commands.node_options import credentials, tls_files
 from queryable_app.wire.cursors import Order
 
 T = TypeVar("T")

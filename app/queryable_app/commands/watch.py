@@ -11,8 +11,9 @@ import click
 
 from queryable_app.client.changes import Change, new_following
 from queryable_app.client.exceptions import DeadlineExceeded, NotAvailable, Overloaded, QueryableTopicError
-from queryable_app.commands.common import DATA, JSON, URL, with_exit_codes
+from queryable_app.commands.common import DATA, JSON, with_exit_codes
 from queryable_app.commands.get import fail_read
+from queryable_app.commands.node_options import URL
 from queryable_app.commands.view import typed_key, view_at
 from queryable_app.wire.times import to_iso
 
