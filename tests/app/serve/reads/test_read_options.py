@@ -21,6 +21,7 @@ BEHIND = 3
 DEADLINE_MS = 8000
 # A twentieth of the time is for the way back to a node that forwards. A busy machine needs all of it for one read.
 APART_MS = DEADLINE_MS // 20
+ANSWER_SECONDS = 15  # the time that an answer may take after the deadline of its read
 
 KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "point": ("GET", f"/v1/keys/{KEY}", {}),
@@ -86,7 +87,8 @@ def read(
     joined = (
         path + ("&" if "?" in path else "?") + "&".join(f"{name}={given}" for name, given in query.items())
     )
-    return http.request(method, joined, headers=headers, json=more.get("json"))
+    timeout = deadline_ms / 1000 + ANSWER_SECONDS
+    return http.request(method, joined, headers=headers, json=more.get("json"), timeout=timeout)
 
 
 def read_all(http: httpx.Client, option: str, value: str) -> dict[tuple[str, str], httpx.Response]:
