@@ -12,7 +12,7 @@ from tests.simulation.disks import SimulatedStore
 METHODS = [
     name
     for name, member in vars(SimulatedStore).items()
-    if not name.startswith("_") and isfunction(member) and isfunction(getattr(Store, name, None))
+    if not name.startswith("_") and isfunction(member) and callable(getattr(Store, name, None))
 ]
 
 
