@@ -18,6 +18,7 @@ from uvicorn.server import ServerState
 from queryable_app.contract import NodeSettings
 from queryable_app.placement.assignment import Placement
 from queryable_app.policy.attempts import HedgeBudget
+from queryable_app.serve.api.app import create_app
 from queryable_app.serve.base.background import Background, supervise
 from queryable_app.serve.feed.data_loss import check_topic
 from queryable_app.serve.node import Node
@@ -143,7 +144,7 @@ async def run_node(machine: Machine, settings: NodeSettings, topic: Topic, seed:
     node.hydration.records_min = _RECORDS_MIN
     node.peers.hedges = HedgeBudget(HEDGE_SHARE, HEDGE_BURST)
     node.sweeper._pass_seconds = _SWEEP_SECONDS
-    config = server_config(node)
+    config = server_config(node, create_app(node))
     config.load()
     machine.node = node
     first, later = background_of(node)[:2], background_of(node)[2:]

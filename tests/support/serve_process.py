@@ -94,9 +94,13 @@ def serve_process(
     partitions: int = 2,
     descriptors: int | None = None,
     spec: dict[str, Any] | None = None,
+    modules: Path | None = None,
     **settings: Any,
 ) -> Iterator[ServeProcess]:
-    """Start the process; `descriptors` is its soft and hard limit, and `spec` has fields of the resource's spec."""
+    """Start the process; `descriptors` is its soft and hard limit, and `spec` has fields of the resource's spec.
+
+    `modules` is a directory whose modules take the place of installed ones. Then the process need not answer `/livez` yet.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     full_soon = {"write_buffer_mb": 4}  # memtables
@@ -105,13 +109,17 @@ def serve_process(
     log = directory / "serve.log"
     with log.open("wb") as stderr:
         limited = ["-c", _LIMITED, str(descriptors)] if descriptors else ["-m", "queryable_app.serve"]
+        first = [] if modules is None else [str(modules)]
+        path = os.pathsep.join([*first, *filter(None, [os.environ.get("PYTHONPATH")])])
         process = subprocess.Popen(
-            [sys.executable, *limited], env={**os.environ, **made.to_env()}, stderr=stderr
+            [sys.executable, *limited],
+            env={**os.environ, **made.to_env(), "PYTHONPATH": path},
+            stderr=stderr,
         )
     served = ServeProcess(made, process, log)
     try:
         eventually("the process serves", lambda: bool(served.events("serving")) or process.poll() is not None)
-        assert served.client.get("/livez").status_code == 200
+        assert modules is not None or served.client.get("/livez").status_code == 200
         yield served
     finally:
         served.client.close()

@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from queryable_app.commands.common import with_exit_codes
+from queryable_app.platform.collector import long_lived
 
 _MODULES: Final = {
     "entries": "entries",
@@ -38,7 +39,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _MODULES:
             return None
-        module = import_module(f"queryable_app.commands.{_MODULES[cmd_name]}")
+        with long_lived():
+            module = import_module(f"queryable_app.commands.{_MODULES[cmd_name]}")
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
 

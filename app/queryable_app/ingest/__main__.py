@@ -16,6 +16,7 @@ from queryable_app.ingest.jvm import StartedJvm
 from queryable_app.ingest.launch import DescriptorsTooFew, Profile, launch
 from queryable_app.ingest.process import IngestProcess
 from queryable_app.placement.assignment import Placement
+from queryable_app.platform.collector import long_lived
 from queryable_app.platform.core_dumps import forbid_core_dumps
 from queryable_app.platform.descriptors import descriptor_limit, raise_descriptor_limit
 from queryable_app.platform.jars import JarsError, cache_dir
@@ -48,8 +49,9 @@ def main() -> int:
     )
     replicas = sum(len(placement.assigned_to(node.ordinal)) for node in nodes)
     jvm = _launched(profile, process, replicas)
-    from queryable_app.ingest.exit_codes import run
-    from queryable_app.ingest.reading import read
+    with long_lived():
+        from queryable_app.ingest.exit_codes import run
+        from queryable_app.ingest.reading import read
 
     run(process, partial(read, settings, nodes, spec, placement, process, profile, jvm))
 

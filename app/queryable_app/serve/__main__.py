@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 from queryable_app.contract import NodeSettings, SettingsError, worker_settings
+from queryable_app.platform.collector import long_lived
 from queryable_app.platform.core_dumps import forbid_core_dumps
 from queryable_app.platform.log import configure, event
 
@@ -25,7 +26,8 @@ def main() -> int:
         from queryable_app.serve.pod import run_pod
 
         return run_pod(settings, workers)
-    from queryable_app.serve.process import run_node
+    with long_lived():
+        from queryable_app.serve.process import run_node
 
     return run_node(settings)
 

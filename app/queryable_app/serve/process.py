@@ -10,11 +10,13 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import uvicorn
 import uvloop
+from starlette.types import ASGIApp
 
 from queryable_app.config.kafka_settings import KafkaSettingsError
 from queryable_app.config.topic_spec import SpecError
@@ -23,10 +25,10 @@ from queryable_app.platform.certificates import CertificateError
 from queryable_app.platform.descriptors import raise_descriptor_limit
 from queryable_app.platform.listeners import listen
 from queryable_app.platform.log import event
-from queryable_app.serve.api.app import create_app
 from queryable_app.serve.base.allocator import return_large_blocks
 from queryable_app.serve.base.background import note_unhandled
 from queryable_app.serve.base.data_directory_lock import locked_directory
+from queryable_app.serve.http.late_app import Factory, LateApp
 from queryable_app.serve.http.protocol import protocol_class
 from queryable_app.serve.http.tls_listener import TlsServer
 from queryable_app.serve.node import Node, log_descriptor_plan
@@ -50,6 +52,11 @@ class _Server(TlsServer):
         """Leave signals to `handle_end_signals`, which handles them before the server runs too."""
         yield
 
+    def end_if_failed(self, done: asyncio.Future[None]) -> None:
+        """End the server if what the task makes is missing."""
+        if not done.cancelled() and done.exception() is not None:
+            self.should_exit = True
+
     def handle_end_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in _END_SIGNALS:
@@ -65,10 +72,10 @@ class _Server(TlsServer):
         asyncio.get_running_loop().call_later(seconds, self._on_end_signal)
 
 
-def server_config(node: Node) -> uvicorn.Config:
+def server_config(node: Node, app: ASGIApp) -> uvicorn.Config:
     """Return how uvicorn serves a node."""
     return uvicorn.Config(
-        create_app(node),
+        app,
         http=protocol_class(node),
         log_config=None,
         access_log=False,
@@ -81,14 +88,24 @@ def server_config(node: Node) -> uvicorn.Config:
     )
 
 
+def _load_app(node: Node) -> Factory:
+    from queryable_app.serve.api.app import create_app
+
+    return partial(create_app, node)
+
+
 async def _serve(node: Node, own: socket.socket) -> None:
-    server = _Server(server_config(node), node)
+    app = LateApp(partial(_load_app, node))
+    server = _Server(server_config(node, app), node)
     server.handle_end_signals()
     asyncio.get_running_loop().set_exception_handler(note_unhandled)
     await node.start()
+    making = asyncio.create_task(app.make())
+    making.add_done_callback(server.end_if_failed)
     try:
         # A worker takes its part of the pod's clients only now, so that they do not wait for it while it starts.
         await _serve_at(server, node, [own, *_front_listeners(node.settings)])
+        await making  # raises why the node has no application
     finally:
         await node.stop()
 
