@@ -111,8 +111,7 @@ async def _serve(node: Node, own: socket.socket) -> None:
 
 
 async def _serve_at(server: _Server, node: Node, listeners: list[socket.socket]) -> None:
-    gc.collect()
-    gc.freeze()  # keep the garbage collector from scanning long-lived objects during bursts of reads
+    gc.collect()  # before `LateApp.make` keeps the collector from what is left
     event(
         "serving",
         url=node.settings.advertised_url,
