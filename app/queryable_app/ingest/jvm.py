@@ -27,8 +27,20 @@ _GATEWAY: Final = "org.apache.spark.api.python.PythonGatewayServer"
 _EXECUTOR: Final = "io.queryabletopics.RekeyExecutor"
 _PR_SET_PDEATHSIG: Final = 1
 
-# Spark's library for machine learning registers functions in every session, which takes half a second. Views have none.
-_UNUSED_JARS: Final = ("spark-mllib_", *REPACKED)
+# Spark opens every jar at its start, to look for services, and keeps its directory in memory. A view needs none of these, a third
+# of all. The library for machine learning also registers functions in every session, which takes half a second.
+_MACHINE_LEARNING: Final = (
+    "spark-mllib spark-graphx_ breeze spire cats-kernel_ algebra_ "
+    "arpack blas- lapack- JTransforms- JLargeArrays-"
+)
+_HIVE: Final = (  # but not hive-storage-api, which ORC needs
+    "spark-hive hive-beeline- hive-cli- hive-common- hive-exec- hive-jdbc- hive-metastore- hive-serde- hive-service- "
+    "hive-shims- libthrift- libfb303- datanucleus- derby HikariCP- javolution-"
+)
+_CLUSTERS: Final = "spark-kubernetes_ kubernetes- volcano- vertx- spark-yarn_ zookeeper- curator-"
+_SERVERS: Final = "spark-connect_ spark-pipelines_ spark-streaming_ jersey- hk2-"
+_SHELL: Final = "spark-repl_ scala-compiler- jline-"
+_UNUSED_JARS: Final = (*" ".join((_MACHINE_LEARNING, _HIVE, _CLUSTERS, _SERVERS, _SHELL)).split(), *REPACKED)
 
 # The options of Spark's launcher (org.apache.spark.launcher.JavaModuleOptions), without the vector module of machine learning.
 _OPENED_PACKAGES: Final = (

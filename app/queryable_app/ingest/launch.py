@@ -73,6 +73,8 @@ def java_options(profile: Profile) -> list[str]:
         # Deeper, the second compiler compiles Kafka's client again into each of Spark's iterators above it.
         "-XX:MaxInlineLevel=9",
         "-XX:+UnlockDiagnosticVMOptions",
+        # At the address for which the class archive was made. At another one the JVM first writes all of its 190 MB.
+        "-XX:ArchiveRelocationMode=0",
         f"-XX:CompilerDirectivesFile={directives}",
         "-XX:-DisplayVMOutput",  # how many directives there are
         "-Xss8m",  # Spark recognises a stopped query by a regular expression that recurses deeply

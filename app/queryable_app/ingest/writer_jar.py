@@ -12,7 +12,6 @@ supports no signed classes, and the JVM verifies each signed class that it loads
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import subprocess
 import tempfile
 import zipfile
@@ -41,7 +40,8 @@ def writer_jar(cache: Path, connector: Sequence[Path]) -> Path:
         for source in resources.files("queryable_app.ingest").joinpath("writer").iterdir()
         if source.name.endswith(".java")
     }
-    digest = hashlib.sha256(importlib.metadata.version("pyspark").encode())
+    # The names of Spark's jars have its version. Python's record of what is installed takes longer to read.
+    digest = hashlib.sha256(repr(sorted(jar.name for jar in pyspark_jars().glob("*.jar"))).encode())
     digest.update(repr((REPACKED, _SERVICES)).encode())
     digest.update(resources.files("queryable_app.ingest").joinpath("small_resources.py").read_bytes())
     for name in sorted(sources):

@@ -1,8 +1,11 @@
 """Write a process's log to standard error: one line an event, in one form for nodes, ingest, `qtopic run` and the operator.
 
 Strategy: our own code calls `event`, with a name that an operator searches for. `configure` sends the records of `logging`, which
-kopf and other libraries use, through the same steps; structlog runs them. For machines a line is a JSON object that begins with
-`time`, `level` and `event`. At a terminal it is a sentence.
+kopf and other libraries use, through the same steps. For machines a line is a JSON object that begins with `time`, `level` and
+`event`. At a terminal it is a sentence.
+
+This is the standard library alone: a library of logging takes a twentieth of a second to import, in every process before anything
+else.
 
 A log never holds up or ends its process: a line that standard error does not take at once is dropped, and the next one that it
 takes says how many were. There is no line per request. No field may hold a secret.
@@ -10,6 +13,7 @@ takes says how many were. There is no line per request. No field may hold a secr
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import select
@@ -17,18 +21,10 @@ import stat
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
-
-_RICH_IS_LOADED: Final = "rich" in sys.modules
-if not _RICH_IS_LOADED:  # structlog would load it to color tracebacks, which takes a tenth of a node's start
-    sys.modules["rich"] = None  # type: ignore[assignment]
-import structlog  # noqa: E402
-
-if not _RICH_IS_LOADED:
-    del sys.modules["rich"]
 
 LogFormat = Literal["json", "text"]
 
@@ -40,7 +36,6 @@ _LEVELS: Final = {
 }  # others: info
 _EVENT_WIDTH: Final = 14
 _LIBRARIES: Final = ("kopf", "asyncio", "urllib3", "httpx", "aiohttp", "aiokafka")
-_json: Final = structlog.processors.JSONRenderer(default=str)
 
 _format: LogFormat | None = None
 _thread_fields: Final[ContextVar[Mapping[str, object] | None]] = ContextVar("thread_fields", default=None)
@@ -48,7 +43,7 @@ _thread_fields: Final[ContextVar[Mapping[str, object] | None]] = ContextVar("thr
 
 def event(name: str, /, **fields: object) -> None:
     """Log what happened, under a name that an operator searches for."""
-    _logger.info(name, **{**(_thread_fields.get() or {}), **fields})
+    _standard_error.write(_line(_event_fields(name, {**(_thread_fields.get() or {}), **fields})))
 
 
 def add_to_events(**fields: object) -> None:
@@ -62,12 +57,8 @@ def configure(
     """Log the records of `logging` too. Without a format, a terminal gets sentences and anything else gets JSON."""
     global _format
     _format = log_format
-    handler = _RecordHandler()
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=[_record_fields], processors=[_render])
-    )
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [_RecordHandler()]
     root.setLevel(level)
     for library in _LIBRARIES:
         logging.getLogger(library).setLevel(library_level)
@@ -84,8 +75,8 @@ class _StandardError:
     def write(self, line: str) -> None:
         with self._lock:
             if self._dropped:
-                lost = _event_fields(None, "", {"event": "log-lines-dropped", "count": self._dropped})
-                line = f"{_render(None, '', lost)}\n{line}"
+                lost = _event_fields("log-lines-dropped", {"count": self._dropped})
+                line = f"{_line(lost)}\n{line}"
             content = f"{self._begin}{line}\n".encode(errors="backslashreplace")
             try:
                 written = _write_at_once(content)
@@ -97,15 +88,13 @@ class _StandardError:
                 self._dropped += 1
                 self._begin = "\n" if written else self._begin
 
-    info = write
-
 
 class _RecordHandler(logging.Handler):
     """Write the records of `logging`."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            _standard_error.write(self.format(record))
+            _standard_error.write(_line(_record_fields(record)))
         except Exception as error:  # the arguments do not fit the message
             event("internal-error", part=record.name, error=repr(error))
 
@@ -129,18 +118,16 @@ def _write_at_once(content: bytes) -> int:
     return written
 
 
-def _event_fields(_: object, __: str, fields: MutableMapping[str, Any]) -> Mapping[str, Any]:
-    name = fields.pop("event")
+def _event_fields(name: str, fields: Mapping[str, object]) -> dict[str, Any]:
     return {"time": _iso(datetime.now(UTC)), "level": _LEVELS.get(name, "info"), "event": name, **fields}
 
 
-def _record_fields(_: object, level: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    record: logging.LogRecord = fields["_record"]
+def _record_fields(record: logging.LogRecord) -> dict[str, Any]:
     line = {
         "time": _iso(datetime.fromtimestamp(record.created, UTC)),
-        "level": level,
+        "level": record.levelname.lower(),
         "event": _RECORD,
-        "message": fields["event"],
+        "message": record.getMessage(),
     }
     if (namespace := getattr(record, "namespace", None)) is not None:
         line |= {"namespace": namespace, "name": getattr(record, "object", "")}
@@ -150,7 +137,7 @@ def _record_fields(_: object, level: str, fields: MutableMapping[str, Any]) -> M
     return line
 
 
-def _render(_: object, __: str, fields: Mapping[str, Any]) -> str:
+def _line(fields: Mapping[str, Any]) -> str:
     try:
         as_text = sys.stderr.isatty() if _format is None else _format == "text"
     except (ValueError, AttributeError):
@@ -158,9 +145,9 @@ def _render(_: object, __: str, fields: Mapping[str, Any]) -> str:
     if as_text:
         return _sentence(dict(fields))
     try:
-        return str(_json(None, "", dict(fields)))
+        return json.dumps(fields, default=str)
     except (TypeError, ValueError):  # an object has keys that JSON lacks, or holds itself
-        return str(_json(None, "", {name: str(value) for name, value in fields.items()}))
+        return json.dumps({name: str(value) for name, value in fields.items()})
 
 
 def _sentence(fields: dict[str, Any]) -> str:
@@ -184,9 +171,3 @@ def _iso(moment: datetime) -> str:
 
 
 _standard_error: Final = _StandardError()
-_logger: Final = structlog.wrap_logger(
-    _standard_error,
-    processors=[_event_fields, _render],
-    wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-    context_class=dict,
-).bind()

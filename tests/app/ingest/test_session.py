@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from queryable_app.ingest.gateway import connect, jvm_process
@@ -47,6 +49,41 @@ def test_jvm_starts_without_sparks_launch_scripts(spark: SparkSession) -> None:
 
     assert "org.apache.spark.api.python.PythonGatewayServer" in command
     assert not [word for word in command if "SparkSubmit" in word or "spark-mllib_" in word]
+
+
+def test_functions_need_no_jar_that_is_left_out(spark: SparkSession) -> None:
+    """Each function of Spark's SQL loads with the types of its methods, without the jars that a view does not need."""
+    jvm: Any = spark._jvm
+    registry = jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry.builtin()
+    names = registry.listFunction().iterator()
+    loaded = set()
+    while names.hasNext():
+        name = registry.lookupFunction(names.next()).get().getClassName()
+        if name not in loaded:
+            jvm.java.lang.Class.forName(name).getDeclaredMethods()
+            loaded.add(name)
+
+    assert len(loaded) > 400
+
+
+def test_data_sources_need_no_jar_that_is_left_out(spark: SparkSession) -> None:
+    """Each data source that Spark finds is made without the jars that a view does not need: Spark makes all to find Kafka's."""
+    jvm: Any = spark._jvm
+    kind = jvm.java.lang.Class.forName("org.apache.spark.sql.sources.DataSourceRegister")
+
+    sources, found = jvm.java.util.ServiceLoader.load(kind).iterator(), set()
+    while sources.hasNext():
+        found.add(sources.next().shortName())
+
+    assert {"kafka", "json", "parquet", "orc"} <= found
+
+
+def test_calls_of_the_jvm_need_no_numpy(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The arguments of a call are looked at without numpy, which PySpark would import for the first one."""
+    gateway: Any = SparkContext._gateway
+    monkeypatch.setitem(sys.modules, "numpy", None)  # an import of it raises
+
+    assert not [each for each in gateway._gateway_client.converters if each.can_convert("text")]
 
 
 def test_options_suit_java_and_are_silent(cache: Path, tmp_path: Path) -> None:

@@ -242,8 +242,12 @@ def test_signal_handler_may_log_during_a_write() -> None:
     assert [json.loads(line)["event"] for line in stderr.getvalue().splitlines()] == ["draining", "starting"]
 
 
-def test_log_loads_no_rich() -> None:
-    """The log loads rich neither for itself nor through structlog, and rich can still be loaded after it."""
-    code = "import queryable_app.platform.log, sys; print('rich' in sys.modules); import rich.console"
+def test_log_loads_the_standard_library_alone() -> None:
+    """The log, which every process imports first, loads no library and no asyncio."""
+    code = "import queryable_app.platform.log, sys; print(*{name.partition('.')[0] for name in sys.modules})"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "False\n"
+    loaded = set(run.stdout.split())
+    assert "asyncio" not in loaded
+    assert {name for name in loaded - sys.stdlib_module_names if not name.startswith("_")} == {
+        "queryable_app"
+    }
